@@ -1,0 +1,1 @@
+"""NaLa: norm-aware linear attention, on one platform."""

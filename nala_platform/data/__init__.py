@@ -1,0 +1,1 @@
+"""nala_platform.data"""

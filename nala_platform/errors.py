@@ -1,0 +1,9 @@
+"""The one exception that means: the user can mend this."""
+
+
+class UserError(ValueError):
+    """A user's mistake: bad file, value or key.
+
+    The message is one line that names the file, value or key and the mend. The command line prints it alone, without a
+    traceback, and leaves with exit code 2; a library caller may catch it as a ``ValueError``.
+    """

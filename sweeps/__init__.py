@@ -1,0 +1,1 @@
+"""Ready sweep studies: YAML files, one a study."""

@@ -1,0 +1,1 @@
+"""The tasks: one training loop (`base`) and one module a task."""
