@@ -1,1 +1,27 @@
-"""nala_platform.attention"""
+"""Attention mechanisms: pure functions on tensors, torch alone.
+
+To add a mechanism: a function with the signature ``Attention`` and its row in ``ATTENTION``.
+"""
+
+from nala_platform.attention.linear import linear_attention, relu_attention
+from nala_platform.attention.nala import nala_attention
+from nala_platform.attention.signature import AlphaRange, Attention, Rope
+from nala_platform.attention.softmax import softmax_attention
+
+ATTENTION: dict[str, Attention] = {
+    "nala": nala_attention,
+    "softmax": softmax_attention,
+    "linear": linear_attention,
+    "relu": relu_attention,
+}
+
+__all__ = [
+    "ATTENTION",
+    "AlphaRange",
+    "Attention",
+    "Rope",
+    "linear_attention",
+    "nala_attention",
+    "relu_attention",
+    "softmax_attention",
+]

@@ -1,0 +1,123 @@
+"""What every mechanism checks before it computes: shapes and Python numbers, never values in a tensor.
+
+Reading a tensor's values would break ``torch.compile(fullgraph=True)`` and ``torch.export``, and stall a GPU.
+
+Shapes: B batch, H heads, N queries, M keys, D head size, E value size.
+"""
+
+import math
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from nala_platform.attention.feature_map import DIRECTIONS, GATES
+from nala_platform.attention.signature import AlphaRange, Rope
+from nala_platform.errors import UserError
+
+Row = TypeVar("Row")
+
+
+def look_up(table: Mapping[str, Row], name: str, *, option: str) -> Row:
+    """``table[name]``; an unknown name is a UserError with its near-match and the known names."""
+    if name not in table:
+        near = get_close_matches(str(name), table, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UserError(f"{option}={name!r} is unknown; {hint}known: {', '.join(table)}")
+    return table[name]
+
+
+def check(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    alpha_range: AlphaRange,
+    alpha_gate: str,
+    key_power: float,
+    direction: str,
+    rope: Rope | None,
+    is_causal: bool,
+    key_padding_mask: Tensor | None,
+    eps: float,
+) -> None:
+    """Raise UserError unless the arguments of ``signature.Attention`` fit together."""
+    _check_shapes(query, key, value)
+    look_up(GATES, alpha_gate, option="alpha_gate")
+    look_up(DIRECTIONS, direction, option="direction")
+    _check_alpha_range(alpha_range, heads=query.shape[1])
+    _check_positive(key_power, option="key_power")
+    _check_positive(eps, option="eps")
+    if is_causal and query.shape[2] != key.shape[2]:
+        raise UserError(
+            f"is_causal=True needs as many keys as queries, got N={query.shape[2]} queries and M={key.shape[2]} keys; "
+            "to continue after earlier keys use nala_step"
+        )
+    if rope is not None:
+        _check_rope(rope, query, key)
+    if key_padding_mask is not None:
+        _check_mask(key_padding_mask, key)
+
+
+def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
+    shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
+    if not query.ndim == key.ndim == value.ndim == 4:
+        raise UserError(f"query, key and value must be (batch, heads, tokens, size), got {shapes}")
+    if not query.shape[:2] == key.shape[:2] == value.shape[:2]:
+        raise UserError(f"query, key and value must agree in batch and heads, got {shapes}")
+    if query.shape[3] != key.shape[3]:
+        raise UserError(f"query and key must have the same head size, got {shapes}")
+    if key.shape[2] != value.shape[2]:
+        raise UserError(f"key and value must have the same number of tokens, got {shapes}")
+    if query.shape[2] == 0 or key.shape[2] == 0:
+        raise UserError(f"at least one query and one key are needed, got {shapes}")
+    if not (query.is_floating_point() and key.is_floating_point() and value.is_floating_point()):
+        raise UserError(
+            f"query, key and value must be floating point, got {query.dtype}, {key.dtype} and {value.dtype}"
+        )
+
+
+def _check_alpha_range(alpha_range: AlphaRange, *, heads: int) -> None:
+    low, high = alpha_range
+    for name, bound in (("low", low), ("high", high)):
+        if isinstance(bound, Tensor):
+            if bound.shape != (heads,):
+                raise UserError(
+                    f"alpha_range {name} must be a float or a tensor with one entry for each of the H={heads} heads, "
+                    f"got shape {tuple(bound.shape)}"
+                )
+        else:
+            _check_positive(bound, option=f"alpha_range {name}")
+    if not isinstance(low, Tensor) and not isinstance(high, Tensor) and not low < high:
+        raise UserError(f"alpha_range must be (low, high) with low < high, got ({low}, {high})")
+
+
+def _check_positive(number: float, *, option: str) -> None:
+    if not 0 < number < math.inf:
+        raise UserError(f"{option} must be a finite number above 0, got {number}")
+
+
+def _check_rope(rope: Rope, query: Tensor, key: Tensor) -> None:
+    tokens, size = query.shape[2:]
+    if size % 2:
+        raise UserError(f"rope rotates pairs and needs an even head size, got D={size}")
+    if tokens != key.shape[2]:
+        raise UserError(
+            f"rope is one pair of tables for queries and keys and needs as many keys as queries, "
+            f"got N={tokens} queries and M={key.shape[2]} keys"
+        )
+    for name, table in zip(("cos", "sin"), rope, strict=True):
+        if table.shape != (tokens, size):
+            raise UserError(f"rope {name} must have shape (N, D) = ({tokens}, {size}), got {tuple(table.shape)}")
+
+
+def _check_mask(key_padding_mask: Tensor, key: Tensor) -> None:
+    if key_padding_mask.dtype != torch.bool:
+        raise UserError(f"key_padding_mask must be bool with True = ignore, got {key_padding_mask.dtype}")
+    expected = (key.shape[0], key.shape[2])
+    if key_padding_mask.shape != expected:
+        raise UserError(
+            f"key_padding_mask must have shape (B, M) = {tuple(expected)}, got {tuple(key_padding_mask.shape)}"
+        )

@@ -1,0 +1,115 @@
+"""Linear attention with the features elu(x) + 1 (Katharopoulos et al. 2020, arXiv 2006.16236) and relu(x).
+
+Shapes: B batch, H heads, N queries, M keys, D head size (and feature size), E value size.
+"""
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from nala_platform.attention.door import check, look_up
+from nala_platform.attention.plain import linear_form
+from nala_platform.attention.precision import autocast_off, widen
+from nala_platform.attention.reference import quadratic_form
+from nala_platform.attention.signature import AlphaRange, Form, Rope
+
+FORMS: dict[str, Form] = {"reference": quadratic_form, "plain": linear_form, "auto": linear_form}
+
+
+def linear_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    alpha_range: AlphaRange = (1.5, 4.5),
+    alpha_gate: str = "tanh",
+    key_power: float = 3.0,
+    direction: str = "split",
+    rope: Rope | None = None,
+    is_causal: bool = False,
+    key_padding_mask: Tensor | None = None,
+    eps: float = 1e-6,
+    backend: str = "auto",
+) -> Tensor:
+    """NaLa's quotient with phi(x) = elu(x) + 1 for queries and keys, (B, H, N, E).
+
+    ``rope`` (in the numerator, on the features), ``is_causal``, ``key_padding_mask``, ``eps`` and ``backend`` (a name
+    in ``FORMS``) act as in ``nala_attention``; ``alpha_range``, ``alpha_gate``, ``key_power`` and ``direction`` are
+    checked and have no effect. A query whose keys are all masked gets 0. Raises UserError as ``nala_attention``.
+    """
+    check(
+        query,
+        key,
+        value,
+        alpha_range=alpha_range,
+        alpha_gate=alpha_gate,
+        key_power=key_power,
+        direction=direction,
+        rope=rope,
+        is_causal=is_causal,
+        key_padding_mask=key_padding_mask,
+        eps=eps,
+    )
+    return _contract(_elu_plus_one, backend, query, key, value, rope, is_causal, key_padding_mask, eps)
+
+
+def relu_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    alpha_range: AlphaRange = (1.5, 4.5),
+    alpha_gate: str = "tanh",
+    key_power: float = 3.0,
+    direction: str = "split",
+    rope: Rope | None = None,
+    is_causal: bool = False,
+    key_padding_mask: Tensor | None = None,
+    eps: float = 1e-6,
+    backend: str = "auto",
+) -> Tensor:
+    """``linear_attention`` with phi(x) = relu(x). A query without a positive entry gets 0."""
+    check(
+        query,
+        key,
+        value,
+        alpha_range=alpha_range,
+        alpha_gate=alpha_gate,
+        key_power=key_power,
+        direction=direction,
+        rope=rope,
+        is_causal=is_causal,
+        key_padding_mask=key_padding_mask,
+        eps=eps,
+    )
+    return _contract(F.relu, backend, query, key, value, rope, is_causal, key_padding_mask, eps)
+
+
+def _elu_plus_one(x: Tensor) -> Tensor:
+    return F.elu(x) + 1
+
+
+def _contract(
+    phi: Callable[[Tensor], Tensor],
+    backend: str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    rope: Rope | None,
+    is_causal: bool,
+    key_padding_mask: Tensor | None,
+    eps: float,
+) -> Tensor:
+    form = look_up(FORMS, backend, option="backend")
+    with autocast_off(query):
+        out_BHNE = form(
+            phi(widen(query)),
+            phi(widen(key)),
+            value,
+            rope=rope,
+            is_causal=is_causal,
+            key_padding_mask=key_padding_mask,
+            eps=eps,
+        )
+    return out_BHNE.to(value.dtype)

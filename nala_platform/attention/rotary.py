@@ -1,0 +1,24 @@
+"""The rotation R of rotary position embedding.
+
+Shapes: N positions, D head size, F features (a multiple of D).
+"""
+
+import torch
+from torch import Tensor
+
+from nala_platform.attention.signature import Rope
+
+
+def rotate(x_NF: Tensor, rope: Rope | None) -> Tensor:
+    """Rotate each pair (x0, x1), (x2, x3), ... of position n by the angle in row n of the tables.
+
+    (x0, x1) -> (x0 cos - x1 sin, x1 cos + x0 sin). ``x_NF`` is (..., N, F) with F a multiple of D; each stretch of D
+    features is rotated alike. ``rope=None`` is the identity. The tables are taken in the dtype of ``x_NF``.
+    """
+    if rope is None:
+        return x_NF
+    cos_ND, sin_ND = (table.to(x_NF.dtype) for table in rope)
+    x_NSD = x_NF.unflatten(-1, (-1, cos_ND.shape[-1]))
+    even, odd = x_NSD[..., 0::2], x_NSD[..., 1::2]
+    turned_NSD = torch.stack((-odd, even), dim=-1).flatten(-2)
+    return (x_NSD * cos_ND[:, None, :] + turned_NSD * sin_ND[:, None, :]).flatten(-2)
