@@ -5,6 +5,8 @@ To add a mechanism: a function with the signature ``Attention`` and its row in `
 
 from nala_platform.attention.linear import linear_attention, relu_attention
 from nala_platform.attention.nala import nala_attention
+from nala_platform.attention.plain import State
+from nala_platform.attention.recurrent import nala_step
 from nala_platform.attention.signature import AlphaRange, Attention, Rope
 from nala_platform.attention.softmax import softmax_attention
 
@@ -20,8 +22,10 @@ __all__ = [
     "AlphaRange",
     "Attention",
     "Rope",
+    "State",
     "linear_attention",
     "nala_attention",
+    "nala_step",
     "relu_attention",
     "softmax_attention",
 ]

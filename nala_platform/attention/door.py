@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from nala_platform.attention.feature_map import DIRECTIONS, GATES
-from nala_platform.attention.signature import AlphaRange, Rope
+from nala_platform.attention.precision import widest
+from nala_platform.attention.signature import AlphaRange, Options, Rope
 from nala_platform.errors import UserError
 
 Row = TypeVar("Row")
@@ -29,36 +30,23 @@ def look_up(table: Mapping[str, Row], name: str, *, option: str) -> Row:
     return table[name]
 
 
-def check(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    alpha_range: AlphaRange,
-    alpha_gate: str,
-    key_power: float,
-    direction: str,
-    rope: Rope | None,
-    is_causal: bool,
-    key_padding_mask: Tensor | None,
-    eps: float,
-) -> None:
+def check(query: Tensor, key: Tensor, value: Tensor, options: Options) -> None:
     """Raise UserError unless the arguments of ``signature.Attention`` fit together."""
     _check_shapes(query, key, value)
-    look_up(GATES, alpha_gate, option="alpha_gate")
-    look_up(DIRECTIONS, direction, option="direction")
-    _check_alpha_range(alpha_range, heads=query.shape[1])
-    _check_positive(key_power, option="key_power")
-    _check_positive(eps, option="eps")
-    if is_causal and query.shape[2] != key.shape[2]:
+    look_up(GATES, options.alpha_gate, option="alpha_gate")
+    look_up(DIRECTIONS, options.direction, option="direction")
+    _check_alpha_range(options.alpha_range, heads=query.shape[1])
+    _check_positive(options.key_power, option="key_power")
+    _check_positive(options.eps, option="eps")
+    if options.is_causal and query.shape[2] != key.shape[2]:
         raise UserError(
             f"is_causal=True needs as many keys as queries, got N={query.shape[2]} queries and M={key.shape[2]} keys; "
             "to continue after earlier keys use nala_step"
         )
-    if rope is not None:
-        _check_rope(rope, query, key)
-    if key_padding_mask is not None:
-        _check_mask(key_padding_mask, key)
+    if options.rope is not None:
+        _check_rope(options.rope, query, key)
+    if options.key_padding_mask is not None:
+        _check_mask(options.key_padding_mask, key)
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -74,9 +62,13 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
     if query.shape[2] == 0 or key.shape[2] == 0:
         raise UserError(f"at least one query and one key are needed, got {shapes}")
     if not (query.is_floating_point() and key.is_floating_point() and value.is_floating_point()):
-        raise UserError(
-            f"query, key and value must be floating point, got {query.dtype}, {key.dtype} and {value.dtype}"
-        )
+        raise UserError(f"query, key and value must be floating point, got {_dtypes(query, key, value)}")
+    if not widest(query) == widest(key) == widest(value):
+        raise UserError(f"float64 and narrower query, key and value cannot be mixed, got {_dtypes(query, key, value)}")
+
+
+def _dtypes(*tensors: Tensor) -> str:
+    return ", ".join(str(tensor.dtype) for tensor in tensors)
 
 
 def _check_alpha_range(alpha_range: AlphaRange, *, heads: int) -> None:

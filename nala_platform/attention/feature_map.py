@@ -1,7 +1,7 @@
 """The norm-aware feature maps of NaLa (arXiv 2506.21137).
 
-A query enters as its direction q^ = q / n raised to a power alpha(n) that grows with its norm n; a key enters raised to a
-fixed power p, so that its norm is kept. Everything here is float32 (float64 for float64 input).
+A query enters as its direction q^ = q / n raised to a power alpha(n) that grows with its norm n; a key enters raised to
+a fixed power p, so that its norm is kept. Everything here is float32 (float64 for float64 input).
 
 Shapes: H heads, N tokens, D head size; features are F = 2D. A leading batch axis is left alone.
 """
@@ -16,7 +16,7 @@ from nala_platform.attention.precision import widen
 from nala_platform.attention.signature import AlphaRange
 
 NORM_EPS = 1e-24
-"""Under the root of every norm: far below any norm that half precision can hold, yet its root, 1e-12, is a safe divisor."""
+"""Under the root of every norm: 1e-12 there is a safe divisor, far below any norm that half precision holds."""
 
 
 def norm(x_ND: Tensor) -> Tensor:

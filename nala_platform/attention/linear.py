@@ -1,6 +1,6 @@
 """Linear attention with the features elu(x) + 1 (Katharopoulos et al. 2020, arXiv 2006.16236) and relu(x).
 
-Shapes: B batch, H heads, N queries, M keys, D head size (and feature size), E value size.
+Shapes: B batch, H heads, N queries, M keys, D head size and feature size, E value size.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from nala_platform.attention.door import check, look_up
 from nala_platform.attention.plain import linear_form
 from nala_platform.attention.precision import autocast_off, widen
 from nala_platform.attention.reference import quadratic_form
-from nala_platform.attention.signature import AlphaRange, Form, Rope
+from nala_platform.attention.signature import AlphaRange, Form, Options, Rope
 
 FORMS: dict[str, Form] = {"reference": quadratic_form, "plain": linear_form, "auto": linear_form}
 
@@ -38,20 +38,8 @@ def linear_attention(
     in ``FORMS``) act as in ``nala_attention``; ``alpha_range``, ``alpha_gate``, ``key_power`` and ``direction`` are
     checked and have no effect. A query whose keys are all masked gets 0. Raises UserError as ``nala_attention``.
     """
-    check(
-        query,
-        key,
-        value,
-        alpha_range=alpha_range,
-        alpha_gate=alpha_gate,
-        key_power=key_power,
-        direction=direction,
-        rope=rope,
-        is_causal=is_causal,
-        key_padding_mask=key_padding_mask,
-        eps=eps,
-    )
-    return _contract(_elu_plus_one, backend, query, key, value, rope, is_causal, key_padding_mask, eps)
+    options = Options(alpha_range, alpha_gate, key_power, direction, rope, is_causal, key_padding_mask, eps)
+    return _through_features(_elu_plus_one, backend, query, key, value, options)
 
 
 def relu_attention(
@@ -70,46 +58,27 @@ def relu_attention(
     backend: str = "auto",
 ) -> Tensor:
     """``linear_attention`` with phi(x) = relu(x). A query without a positive entry gets 0."""
-    check(
-        query,
-        key,
-        value,
-        alpha_range=alpha_range,
-        alpha_gate=alpha_gate,
-        key_power=key_power,
-        direction=direction,
-        rope=rope,
-        is_causal=is_causal,
-        key_padding_mask=key_padding_mask,
-        eps=eps,
-    )
-    return _contract(F.relu, backend, query, key, value, rope, is_causal, key_padding_mask, eps)
+    options = Options(alpha_range, alpha_gate, key_power, direction, rope, is_causal, key_padding_mask, eps)
+    return _through_features(F.relu, backend, query, key, value, options)
 
 
 def _elu_plus_one(x: Tensor) -> Tensor:
     return F.elu(x) + 1
 
 
-def _contract(
-    phi: Callable[[Tensor], Tensor],
-    backend: str,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    rope: Rope | None,
-    is_causal: bool,
-    key_padding_mask: Tensor | None,
-    eps: float,
+def _through_features(
+    phi: Callable[[Tensor], Tensor], backend: str, query: Tensor, key: Tensor, value: Tensor, options: Options
 ) -> Tensor:
+    """Check, map queries and keys to features, and contract them in the form that the backend names."""
+    check(query, key, value, options)
     form = look_up(FORMS, backend, option="backend")
     with autocast_off(query):
-        out_BHNE = form(
+        return form(
             phi(widen(query)),
             phi(widen(key)),
             value,
-            rope=rope,
-            is_causal=is_causal,
-            key_padding_mask=key_padding_mask,
-            eps=eps,
-        )
-    return out_BHNE.to(value.dtype)
+            rope=options.rope,
+            is_causal=options.is_causal,
+            key_padding_mask=options.key_padding_mask,
+            eps=options.eps,
+        ).to(value.dtype)

@@ -38,15 +38,27 @@ def linear_form(
     eps: float,
 ) -> Tensor:
     """The same values and gradients as ``reference.quadratic_form``, in O(N) time and memory."""
-    value_BHME, seen_BM = widen(value_BHME), phi_k_BHMF.new_ones((phi_k_BHMF.shape[0], phi_k_BHMF.shape[2]))
-    if key_padding_mask is not None:
-        hidden_B1M1 = key_padding_mask[:, None, :, None]
-        phi_k_BHMF, value_BHME = phi_k_BHMF.masked_fill(hidden_B1M1, 0.0), value_BHME.masked_fill(hidden_B1M1, 0.0)
-        seen_BM = seen_BM.masked_fill(key_padding_mask, 0.0)
+    seen_BM, phi_k_BHMF, value_BHME = seen_and_cleared(phi_k_BHMF, value_BHME, key_padding_mask)
     rotated_q_BHNF, rotated_k_BHMF = rotate(phi_q_BHNF, rope), rotate(phi_k_BHMF, rope)
     if is_causal:
         return causal(rotated_q_BHNF, phi_q_BHNF, rotated_k_BHMF, phi_k_BHMF, value_BHME, seen_BM, eps=eps)
     return read(rotated_q_BHNF, phi_q_BHNF, gather(rotated_k_BHMF, phi_k_BHMF, value_BHME, seen_BM), eps=eps)
+
+
+def seen_and_cleared(
+    phi_k_BHMF: Tensor, value_BHME: Tensor, key_padding_mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """1 at a seen key and 0 at a masked one (B, M); the features and the widened values, 0 at a masked key."""
+    seen_BM = phi_k_BHMF.new_ones((phi_k_BHMF.shape[0], phi_k_BHMF.shape[2]))
+    value_BHME = widen(value_BHME)
+    if key_padding_mask is None:
+        return seen_BM, phi_k_BHMF, value_BHME
+    hidden_B1M1 = key_padding_mask[:, None, :, None]
+    return (
+        seen_BM.masked_fill(key_padding_mask, 0.0),
+        phi_k_BHMF.masked_fill(hidden_B1M1, 0.0),
+        value_BHME.masked_fill(hidden_B1M1, 0.0),
+    )
 
 
 def gather(rotated_k_BHMF: Tensor, phi_k_BHMF: Tensor, value_BHME: Tensor, seen_BM: Tensor) -> State:
@@ -87,13 +99,18 @@ def causal(
 def _causal_sums(q_BHNF: Tensor, k_BHNF: Tensor, v_BHNE: Tensor, *, start: State | None, chunk: int) -> Tensor:
     """sum_{j <= i} (q_i . k_j) v_j, (B, H, N, E): the states before each chunk plus a lower triangle in it."""
     length = q_BHNF.shape[2]
+    # An exported graph with a symbolic N may not depend on there being one chunk or several, nor on N being a multiple
+    # of the chunk: there it always has two chunks or more, and unfold and pad, unlike view and slice, do not ask.
+    chunks = length // chunk + 2 if torch.compiler.is_exporting() else (length + chunk - 1) // chunk
+    padding = chunks * chunk - length
     q_BHTCF, k_BHTCF, v_BHTCE = (
-        F.pad(x, (0, 0, 0, -length % chunk)).unflatten(2, (-1, chunk)) for x in (q_BHNF, k_BHNF, v_BHNE)
+        F.pad(x, (0, 0, 0, padding)).unfold(2, chunk, chunk).mT for x in (q_BHNF, k_BHNF, v_BHNE)
     )
     own_BHTFE = k_BHTCF.mT @ v_BHTCE
-    before_BHTFE = own_BHTFE.cumsum(2) - own_BHTFE
+    # Shifted, not cumsum - own: after a chunk with large keys that difference would be all rounding.
+    before_BHTFE = F.pad(own_BHTFE.cumsum(2), (0, 0, 0, 0, 1, -1))
     if start is not None:
         before_BHTFE = before_BHTFE + start.key_value_BHFE[:, :, None]
     within_BHTCC = (q_BHTCF @ k_BHTCF.mT).tril()
     sums_BHTCE = q_BHTCF @ before_BHTFE + within_BHTCC @ v_BHTCE
-    return sums_BHTCE.flatten(2, 3)[:, :, :length]
+    return F.pad(sums_BHTCE.flatten(2, 3), (0, 0, 0, -padding))

@@ -6,9 +6,14 @@ import torch
 from torch import Tensor
 
 
+def widest(x: Tensor) -> torch.dtype:
+    """The dtype in which ``x`` is summed: float32, or float64 if it is float64."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
 def widen(x: Tensor) -> Tensor:
-    """``x`` in float32, or in float64 if it is float64."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+    """``x`` in ``widest(x)``."""
+    return x.to(widest(x))
 
 
 def autocast_off(x: Tensor) -> AbstractContextManager[object]:

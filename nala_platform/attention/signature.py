@@ -3,7 +3,8 @@
 Shapes: B batch, H heads, N queries, M keys, D head size, E value size.
 """
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -12,6 +13,19 @@ AlphaRange = tuple[float | Tensor, float | Tensor]
 
 Rope = tuple[Tensor, Tensor]
 """(cos, sin), each (N, D), the two entries of an interleaved pair (x0, x1), (x2, x3), ... being equal."""
+
+
+class Options(NamedTuple):
+    """The options of ``Attention`` but ``backend``, as one mechanism hands them to its parts."""
+
+    alpha_range: AlphaRange
+    alpha_gate: str
+    key_power: float
+    direction: str
+    rope: Rope | None
+    is_causal: bool
+    key_padding_mask: Tensor | None
+    eps: float
 
 
 class Attention(Protocol):
@@ -53,3 +67,7 @@ class Form(Protocol):
         key_padding_mask: Tensor | None,
         eps: float,
     ) -> Tensor: ...
+
+
+Backend = Callable[[Tensor, Tensor, Tensor, Options], Tensor]
+"""One way to compute a mechanism: query, key, value and options, already checked -> out in any dtype."""

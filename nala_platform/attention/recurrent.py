@@ -1,0 +1,65 @@
+"""The recurrent form of causal NaLa: a state of fixed size in the place of the earlier keys and values.
+
+Shapes: B batch, H heads, N new tokens, D head size, E value size, F = 2D features.
+"""
+
+from torch import Tensor
+
+from nala_platform.attention.door import check
+from nala_platform.attention.feature_map import key_features, query_features
+from nala_platform.attention.plain import State, causal, gather, read, seen_and_cleared
+from nala_platform.attention.precision import autocast_off
+from nala_platform.attention.rotary import rotate
+from nala_platform.attention.signature import AlphaRange, Options, Rope
+from nala_platform.errors import UserError
+
+
+def nala_step(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    state: State | None = None,
+    *,
+    alpha_range: AlphaRange = (1.5, 4.5),
+    alpha_gate: str = "tanh",
+    key_power: float = 3.0,
+    direction: str = "split",
+    rope: Rope | None = None,
+    key_padding_mask: Tensor | None = None,
+    eps: float = 1e-6,
+) -> tuple[Tensor, State]:
+    """Continue ``nala_attention(..., is_causal=True)`` by N >= 1 tokens: (out (B, H, N, E), state after them).
+
+    ``state`` is what the last call returned; ``None`` starts a sequence. ``rope`` holds the rows of the tables at the
+    new tokens' positions, (N, D); a key that ``key_padding_mask`` (B, N) hides enters no part of the state. All parts
+    of the state have the batch first, so beams reorder it by ``State(*(part[beams] for part in state))``; the one
+    passed in is left as it was. Raises UserError as ``nala_attention``, and for a state that does not fit.
+    """
+    options = Options(alpha_range, alpha_gate, key_power, direction, rope, True, key_padding_mask, eps)
+    check(query, key, value, options)
+    with autocast_off(query):
+        phi_q_BHNF = query_features(query, alpha_range=alpha_range, alpha_gate=alpha_gate, direction=direction)
+        phi_k_BHNF = key_features(key, key_power=key_power, direction=direction)
+        seen_BN, phi_k_BHNF, value_BHNE = seen_and_cleared(phi_k_BHNF, value, key_padding_mask)
+        rotated_q_BHNF, rotated_k_BHNF = rotate(phi_q_BHNF, rope), rotate(phi_k_BHNF, rope)
+
+        new = gather(rotated_k_BHNF, phi_k_BHNF, value_BHNE, seen_BN)
+        if state is not None:
+            _check_state(state, new)
+        after = new if state is None else State(*(old + added for old, added in zip(state, new, strict=True)))
+        if query.shape[2] == 1:
+            out_BHNE = read(rotated_q_BHNF, phi_q_BHNF, after, eps=eps)
+        else:
+            out_BHNE = causal(
+                rotated_q_BHNF, phi_q_BHNF, rotated_k_BHNF, phi_k_BHNF, value_BHNE, seen_BN, eps=eps, start=state
+            )
+    return out_BHNE.to(value.dtype), after
+
+
+def _check_state(state: State, new: State) -> None:
+    for name, old, added in zip(State._fields, state, new, strict=True):
+        if old.shape != added.shape or old.dtype != added.dtype:
+            raise UserError(
+                f"state {name} must be {added.dtype} {tuple(added.shape)} for these queries, keys and values, "
+                f"got {old.dtype} {tuple(old.shape)}"
+            )
