@@ -5,6 +5,7 @@ Shapes: B batch, H heads, N queries, M keys, F features, E value size; in the ca
 
 from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
