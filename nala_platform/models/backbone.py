@@ -1,0 +1,90 @@
+"""The one place where a network's backbone is made: NaLaFormer or any timm model, with the same options."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import timm
+from torch import nn
+
+from nala_platform.errors import UserError
+from nala_platform.models.checkpoint import load_backbone
+from nala_platform.models.variants import ENTRIES
+
+
+def create_backbone(
+    name: str,
+    role: Mapping[str, Any],
+    *,
+    attention: str | None = None,
+    stage_attention: tuple[str, str, str, str] | None = None,
+    alpha_range: tuple[float, float] | None = None,
+    alpha_gate: str | None = None,
+    direction: str | None = None,
+    learn_alpha: bool | None = None,
+    drop_path_rate: float | None = None,
+    pretrained: bool = False,
+    checkpoint_path: str | None = None,
+    timm_options: dict[str, Any] | None = None,
+) -> nn.Module:
+    """A timm model in the given role, with NaLa's options where it has them. ``None`` is the model's own default.
+
+    Args:
+        name: a timm model name, NaLaFormer's among them.
+        role: what the caller makes of it, in timm's words: ``{"num_classes": 10}``, ``{"features_only": True}``.
+        attention: one mechanism for all stages: nala, softmax, linear or relu.
+        stage_attention: a mechanism for each of the four stages.
+        alpha_range: low and high of NaLa's query exponent.
+        alpha_gate: tanh or sigmoid.
+        direction: split or cosine.
+        learn_alpha: learn low and high for each head of the NaLa stages.
+        drop_path_rate: stochastic depth of the last block.
+        pretrained: timm's published weights (downloaded by timm).
+        checkpoint_path: file to load from; prints how many tensors matched (see `load_backbone`).
+        timm_options: anything else that ``timm.create_model`` takes for this model, such as ``{"img_size": 64}``.
+
+    Raises:
+        UserError: an unknown name, an option that the model does not have, both sources of weights, a file that does
+            not fit.
+    """
+    own_options = {
+        "attention": attention,
+        "stage_attention": stage_attention,
+        "alpha_range": alpha_range,
+        "alpha_gate": alpha_gate,
+        "direction": direction,
+        "learn_alpha": learn_alpha,
+    }
+    given = {option: value for option, value in own_options.items() if value is not None}
+    if pretrained and checkpoint_path is not None:
+        raise UserError("pretrained and checkpoint_path are two sources of weights: give only one of them")
+    if drop_path_rate is not None:
+        given["drop_path_rate"] = drop_path_rate
+    model = _create(name, pretrained, own_options.keys(), {**given, **(timm_options or {}), **role})
+    if checkpoint_path is not None:
+        print(f"{name} from {checkpoint_path}: {load_backbone(model, checkpoint_path)}")
+    return model
+
+
+def _create(name: str, pretrained: bool, own_options: Any, options: dict[str, Any]) -> nn.Module:
+    entries = {entry.__name__: entry for entry in ENTRIES}
+    if name in entries:
+        if pretrained:
+            raise UserError(f"timm has no weights of {name}: take pretrained away, or give checkpoint_path")
+        return entries[name](**options)
+    foreign = sorted(options.keys() & set(own_options))
+    if foreign:
+        raise UserError(
+            f"backbone {name} has no option {', '.join(foreign)}: take it away, or use one of {', '.join(entries)}"
+        )
+    known = timm.list_models()
+    if name.split(".")[0] not in known and not name.startswith(("hf-hub:", "local-dir:")):
+        near = get_close_matches(name, [*entries, *known], n=3)
+        hint = f"; did you mean {', '.join(near)}?" if near else "; timm.list_models() lists the names"
+        raise UserError(f"backbone {name!r} is not a timm model{hint}")
+    try:
+        return timm.create_model(name, pretrained=pretrained, **options)
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        raise UserError(f"backbone {name} does not take an option it was given: {error}") from error

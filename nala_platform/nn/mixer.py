@@ -1,0 +1,89 @@
+"""The gated attention of a vision block.
+
+Shapes: B batch, Y rows, X columns, C = H * D channels, H heads, N = Y * X tokens, D head size.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from nala_platform.attention import ATTENTION, AlphaRange, Attention, Rope
+from nala_platform.attention.door import look_up
+from nala_platform.errors import UserError
+from nala_platform.nn.alpha import LearnedAlphaRange
+
+
+class GatedAttention(nn.Module):
+    """``out_proj( LN(attention(q, k, v) + lepe(v)) * silu(gate) )`` with ``[q k v gate] = qkvg(x)``.
+
+    ``lepe`` is a 5x5 depthwise convolution, the LayerNorm has eps 1e-5, and the attention gets rotary tables: NaLa and
+    its linear peers rotate features in their numerator, softmax rotates q and k before the scores. Input and output
+    ``(B, Y, X, C)``. Parameter names are those of the released NaLaFormer.
+
+    Args:
+        dim: channels C.
+        heads: H, a divisor of C.
+        attention: a name in ``nala_platform.attention.ATTENTION``, or a function with that signature.
+        alpha_range, alpha_gate, direction, key_power: as in ``nala_attention``; the other mechanisms check them, and
+            they have no effect there.
+        learn_alpha: ``alpha_range`` is the start of a `LearnedAlphaRange`, parameters ``alpha.low``, ``alpha.high``.
+
+    Raises:
+        UserError: an unknown name, heads that do not divide C, a head size not a multiple of 4, options that the
+            mechanism refuses, or ``learn_alpha`` for a named mechanism other than NaLa.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        attention: str | Attention = "nala",
+        *,
+        alpha_range: tuple[float, float] = (1.5, 4.5),
+        alpha_gate: str = "tanh",
+        direction: str = "split",
+        key_power: float = 3.0,
+        learn_alpha: bool = False,
+    ) -> None:
+        super().__init__()
+        if dim % heads or dim // heads % 4:
+            raise UserError(f"{dim} channels in {heads} heads: a head must have a multiple of 4 channels")
+        if learn_alpha and isinstance(attention, str) and attention != "nala":
+            raise UserError(f"learn_alpha needs attention 'nala', got {attention!r}, which has no exponent to learn")
+        self.heads = heads
+        self.attention = look_up(ATTENTION, attention, option="attention") if isinstance(attention, str) else attention
+        low, high = alpha_range
+        self.alpha_range = (low, high)
+        self.alpha_gate, self.direction, self.key_power = alpha_gate, direction, key_power
+        self.qkvg = nn.Linear(dim, 4 * dim)
+        self.lepe = nn.Conv2d(dim, dim, 5, padding=2, groups=dim)
+        self.out_proj = nn.Linear(dim, dim)
+        self.ln = nn.LayerNorm(dim)
+        # One token through the mechanism: a wrong option stops here and not at the first batch.
+        self._attend(torch.zeros(3, 1, heads, 1, dim // heads), None, self.alpha_range)
+        self.alpha = LearnedAlphaRange(heads, self.alpha_range) if learn_alpha else None
+
+    def forward(self, x_BYXC: Tensor, rope: Rope) -> Tensor:
+        """See the class; ``rope`` is ``(cos_ND, sin_ND)`` of `rotary_tables`."""
+        size_BYXC = x_BYXC.shape
+        qkvg_BYX4C = self.qkvg(x_BYXC)
+        value_BYXC, gate_BYXC = qkvg_BYX4C.chunk(4, dim=-1)[2:]
+        near_BCYX = self.lepe(value_BYXC.permute(0, 3, 1, 2))
+        qkv_3BHND = qkvg_BYX4C.view(size_BYXC[0], -1, 4, self.heads, size_BYXC[-1] // self.heads)[:, :, :3].permute(
+            2, 0, 3, 1, 4
+        )
+        mixed_BHND = self._attend(qkv_3BHND, rope, self.alpha() if self.alpha is not None else self.alpha_range)
+        mixed_BYXC = mixed_BHND.transpose(1, 2).reshape(size_BYXC) + near_BCYX.permute(0, 2, 3, 1)
+        return self.out_proj(self.ln(mixed_BYXC) * nn.functional.silu(gate_BYXC))
+
+    def _attend(self, qkv_3BHND: Tensor, rope: Rope | None, alpha_range: AlphaRange) -> Tensor:
+        query_BHND, key_BHND, value_BHND = qkv_3BHND.unbind()
+        return self.attention(
+            query_BHND,
+            key_BHND,
+            value_BHND,
+            alpha_range=alpha_range,
+            alpha_gate=self.alpha_gate,
+            direction=self.direction,
+            key_power=self.key_power,
+            rope=rope,
+        )
