@@ -39,7 +39,8 @@ class LearnedAlphaRange(nn.Module):
     def __init__(self, heads: int, alpha_range: tuple[float, float]) -> None:
         super().__init__()
         low, high = alpha_range
-        if not BOUND_MIN <= low <= high - MIN_WIDTH <= BOUND_MAX - MIN_WIDTH:
+        wide_enough = high - low > MIN_WIDTH - 1e-9  # 0.15 - 0.1 is a little less than 0.05
+        if not (BOUND_MIN <= low and high <= BOUND_MAX and wide_enough):
             raise UserError(
                 f"learn_alpha starts from alpha_range and keeps it in [{BOUND_MIN}, {BOUND_MAX}] with at least "
                 f"{MIN_WIDTH} between its ends, got ({low}, {high})"

@@ -37,6 +37,6 @@ def rotary_tables(height: int, width: int, head_size: int, *, device: torch.devi
 
 def _on_grid(row_YD: Tensor, column_XD: Tensor) -> Tensor:
     """Join the halves of the head at each point of the grid, (N, D)."""
-    height, width = len(row_YD), len(column_XD)
+    height, width = row_YD.shape[0], column_XD.shape[0]
     halves = (row_YD[:, None].expand(-1, width, -1), column_XD[None].expand(height, -1, -1))
     return torch.cat(halves, dim=-1).flatten(0, 1)
