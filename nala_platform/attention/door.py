@@ -72,6 +72,8 @@ def _dtypes(*tensors: Tensor) -> str:
 
 
 def _check_alpha_range(alpha_range: AlphaRange, *, heads: int) -> None:
+    if len(alpha_range) != 2:
+        raise UserError(f"alpha_range must be (low, high), got {len(alpha_range)} entries")
     low, high = alpha_range
     for name, bound in (("low", low), ("high", high)):
         if isinstance(bound, Tensor):

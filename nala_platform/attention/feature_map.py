@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nala_platform.attention.precision import widen
+from nala_platform.attention.precision import widen, widen_bounded
 from nala_platform.attention.signature import AlphaRange
 
 NORM_EPS = 1e-24
@@ -49,18 +49,22 @@ def alpha(norm_HN1: Tensor, *, alpha_range: AlphaRange, alpha_gate: str) -> Tens
 
 
 def power(base: Tensor, exponent: Tensor | float) -> Tensor:
-    """base ** exponent for base >= 0, exponent > 0; at base = 0 the value and both gradients are 0.
+    """base ** exponent for base >= 0, exponent > 0; at base = 0 the value and the gradients are 0.
 
-    The true gradient at 0 is infinite for an exponent below 1, and its formula holds log 0 for the exponent.
+    For an exponent below 1 the true gradient at 0 is infinite, and the formula of the exponent's holds log 0. The one
+    exception is exponent = 1 as a float, where the gradient at 0 is the right-hand one, 1.
     """
-    positive = base > 0
-    # The inner choice keeps inf out of the backward pass: the outer one alone would give 0 * inf = NaN.
-    return torch.where(positive, torch.where(positive, base, 1.0) ** exponent, 0.0)
+    if not isinstance(exponent, Tensor) and exponent >= 1:
+        return base**exponent
+    # "is 0" and not "is above 0", which would turn a NaN into a silent 0. The inner choice keeps inf out of the
+    # backward pass: with the outer one alone the gradient would be 0 * inf = NaN.
+    zero = base == 0
+    return torch.where(zero, 0.0, torch.where(zero, 1.0, base) ** exponent)
 
 
 def _split(size_ND: Tensor, x_ND: Tensor) -> Tensor:
-    zero = torch.zeros_like(size_ND)
-    return torch.cat((torch.where(x_ND > 0, size_ND, zero), torch.where(x_ND < 0, size_ND, zero)), dim=-1)
+    signed_ND = size_ND * x_ND.detach().sign()
+    return torch.cat((signed_ND.relu(), (-signed_ND).relu()), dim=-1)
 
 
 def _cosine(size_ND: Tensor, x_ND: Tensor) -> Tensor:
@@ -78,7 +82,7 @@ def query_features(query_HND: Tensor, *, alpha_range: AlphaRange, alpha_gate: st
     ``"split"``: [relu(q^)^alpha ; relu(-q^)^alpha]. ``"cosine"``: |q^|^alpha [cos theta(q) ; sin theta(q)] with
     theta(x) = (pi/4) tanh(20 x / ||x||). A zero query has zero features and a zero gradient.
     """
-    query_HND = widen(query_HND)
+    query_HND = widen_bounded(query_HND)
     norm_HN1 = norm(query_HND)
     exponent_HN1 = alpha(norm_HN1, alpha_range=alpha_range, alpha_gate=alpha_gate)
     return DIRECTIONS[direction](power(query_HND.abs() / norm_HN1, exponent_HN1), query_HND)
@@ -86,5 +90,5 @@ def query_features(query_HND: Tensor, *, alpha_range: AlphaRange, alpha_gate: st
 
 def key_features(key_HND: Tensor, *, key_power: float, direction: str) -> Tensor:
     """phi_k, (..., H, N, 2D): as ``query_features`` with |k|^p in the place of |q^|^alpha."""
-    key_HND = widen(key_HND)
+    key_HND = widen_bounded(key_HND)
     return DIRECTIONS[direction](power(key_HND.abs(), key_power), key_HND)
