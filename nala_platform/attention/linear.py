@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nala_platform.attention.door import check, look_up
+from nala_platform.attention.masking import cleared
 from nala_platform.attention.plain import linear_form
 from nala_platform.attention.precision import autocast_off, widen
 from nala_platform.attention.reference import quadratic_form
@@ -72,6 +73,7 @@ def _through_features(
     """Check, map queries and keys to features, and contract them in the form that the backend names."""
     check(query, key, value, options)
     form = look_up(FORMS, backend, option="backend")
+    key, value = cleared(key, value, options.key_padding_mask)
     with autocast_off(query):
         return form(
             phi(widen(query)),

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nala_platform.attention.door import check, look_up
 from nala_platform.attention.feature_map import key_features, query_features
+from nala_platform.attention.masking import cleared
 from nala_platform.attention.plain import linear_form
 from nala_platform.attention.precision import autocast_off
 from nala_platform.attention.reference import quadratic_form
@@ -70,5 +71,6 @@ def nala_attention(
     options = Options(alpha_range, alpha_gate, key_power, direction, rope, is_causal, key_padding_mask, eps)
     check(query, key, value, options)
     compute = look_up(BACKENDS, backend, option="backend")
+    key, value = cleared(key, value, key_padding_mask)
     with autocast_off(query):
         return compute(query, key, value, options).to(value.dtype)

@@ -39,31 +39,24 @@ def linear_form(
     eps: float,
 ) -> Tensor:
     """The same values and gradients as ``reference.quadratic_form``, in O(N) time and memory."""
-    seen_BM, phi_k_BHMF, value_BHME = seen_and_cleared(phi_k_BHMF, value_BHME, key_padding_mask)
+    seen_BM, phi_k_BHMF = counted(phi_k_BHMF, key_padding_mask)
+    value_BHME = widen(value_BHME)
     rotated_q_BHNF, rotated_k_BHMF = rotate(phi_q_BHNF, rope), rotate(phi_k_BHMF, rope)
     if is_causal:
         return causal(rotated_q_BHNF, phi_q_BHNF, rotated_k_BHMF, phi_k_BHMF, value_BHME, seen_BM, eps=eps)
     return read(rotated_q_BHNF, phi_q_BHNF, gather(rotated_k_BHMF, phi_k_BHMF, value_BHME, seen_BM), eps=eps)
 
 
-def seen_and_cleared(
-    phi_k_BHMF: Tensor, value_BHME: Tensor, key_padding_mask: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """1 at a seen key and 0 at a masked one (B, M); the features and the widened values, 0 at a masked key."""
+def counted(phi_k_BHMF: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """1 at a seen key and 0 at a masked one, (B, M), and the features with 0 at a masked key."""
     seen_BM = phi_k_BHMF.new_ones((phi_k_BHMF.shape[0], phi_k_BHMF.shape[2]))
-    value_BHME = widen(value_BHME)
     if key_padding_mask is None:
-        return seen_BM, phi_k_BHMF, value_BHME
-    hidden_B1M1 = key_padding_mask[:, None, :, None]
-    return (
-        seen_BM.masked_fill(key_padding_mask, 0.0),
-        phi_k_BHMF.masked_fill(hidden_B1M1, 0.0),
-        value_BHME.masked_fill(hidden_B1M1, 0.0),
-    )
+        return seen_BM, phi_k_BHMF
+    return seen_BM.masked_fill(key_padding_mask, 0.0), phi_k_BHMF.masked_fill(key_padding_mask[:, None, :, None], 0.0)
 
 
 def gather(rotated_k_BHMF: Tensor, phi_k_BHMF: Tensor, value_BHME: Tensor, seen_BM: Tensor) -> State:
-    """The sums over all keys; ``seen_BM`` is 0 at a masked key, whose features and value must be 0."""
+    """The sums over all keys; ``seen_BM`` is 0 at a masked key, whose features must be 0."""
     return State(rotated_k_BHMF.mT @ value_BHME, phi_k_BHMF.sum(2), seen_BM.sum(1))
 
 

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from nala_platform.attention.door import check
 from nala_platform.attention.feature_map import key_features, query_features
-from nala_platform.attention.plain import State, causal, gather, read, seen_and_cleared
-from nala_platform.attention.precision import autocast_off
+from nala_platform.attention.masking import cleared
+from nala_platform.attention.plain import State, causal, counted, gather, read
+from nala_platform.attention.precision import autocast_off, widen
 from nala_platform.attention.rotary import rotate
 from nala_platform.attention.signature import AlphaRange, Options, Rope
 from nala_platform.errors import UserError
@@ -37,23 +38,31 @@ def nala_step(
     """
     options = Options(alpha_range, alpha_gate, key_power, direction, rope, True, key_padding_mask, eps)
     check(query, key, value, options)
+    key, value = cleared(key, value, key_padding_mask)
     with autocast_off(query):
         phi_q_BHNF = query_features(query, alpha_range=alpha_range, alpha_gate=alpha_gate, direction=direction)
         phi_k_BHNF = key_features(key, key_power=key_power, direction=direction)
-        seen_BN, phi_k_BHNF, value_BHNE = seen_and_cleared(phi_k_BHNF, value, key_padding_mask)
-        rotated_q_BHNF, rotated_k_BHNF = rotate(phi_q_BHNF, rope), rotate(phi_k_BHNF, rope)
-
-        new = gather(rotated_k_BHNF, phi_k_BHNF, value_BHNE, seen_BN)
-        if state is not None:
-            _check_state(state, new)
-        after = new if state is None else State(*(old + added for old, added in zip(state, new, strict=True)))
-        if query.shape[2] == 1:
-            out_BHNE = read(rotated_q_BHNF, phi_q_BHNF, after, eps=eps)
-        else:
-            out_BHNE = causal(
-                rotated_q_BHNF, phi_q_BHNF, rotated_k_BHNF, phi_k_BHNF, value_BHNE, seen_BN, eps=eps, start=state
-            )
+        out_BHNE, after = _advance(phi_q_BHNF, phi_k_BHNF, widen(value), state, options)
     return out_BHNE.to(value.dtype), after
+
+
+def _advance(
+    phi_q_BHNF: Tensor, phi_k_BHNF: Tensor, value_BHNE: Tensor, state: State | None, options: Options
+) -> tuple[Tensor, State]:
+    seen_BN, phi_k_BHNF = counted(phi_k_BHNF, options.key_padding_mask)
+    rotated_q_BHNF, rotated_k_BHNF = rotate(phi_q_BHNF, options.rope), rotate(phi_k_BHNF, options.rope)
+    new = gather(rotated_k_BHNF, phi_k_BHNF, value_BHNE, seen_BN)
+    if state is None:
+        after = new
+    else:
+        _check_state(state, new)
+        after = State(*(old + added for old, added in zip(state, new, strict=True)))
+    if phi_q_BHNF.shape[2] == 1:
+        return read(rotated_q_BHNF, phi_q_BHNF, after, eps=options.eps), after
+    out_BHNE = causal(
+        rotated_q_BHNF, phi_q_BHNF, rotated_k_BHNF, phi_k_BHNF, value_BHNE, seen_BN, eps=options.eps, start=state
+    )
+    return out_BHNE, after
 
 
 def _check_state(state: State, new: State) -> None:

@@ -6,6 +6,7 @@ Shapes: B batch, H heads, N queries, M keys, F features, E value size.
 import torch
 from torch import Tensor
 
+from nala_platform.attention.masking import visible
 from nala_platform.attention.precision import widen
 from nala_platform.attention.rotary import rotate
 from nala_platform.attention.signature import Rope
@@ -28,19 +29,9 @@ def quadratic_form(
     """
     sees_B1NM = visible(phi_q_BHNF, phi_k_BHMF, is_causal=is_causal, key_padding_mask=key_padding_mask)
     count_B1N1 = sees_B1NM.sum(-1, keepdim=True).clamp_min(1)
-    if key_padding_mask is not None:
-        value_BHME = value_BHME.masked_fill(key_padding_mask[:, None, :, None], 0.0)
 
     rotated_BHNM = rotate(phi_q_BHNF, rope) @ rotate(phi_k_BHMF, rope).mT
     weight_BHNM = phi_q_BHNF @ phi_k_BHMF.mT
     numerator_BHNE = torch.where(sees_B1NM, rotated_BHNM, 0.0) @ widen(value_BHME) / count_B1N1
     denominator_BHN1 = torch.where(sees_B1NM, weight_BHNM, 0.0).sum(-1, keepdim=True) / count_B1N1
     return numerator_BHNE / (denominator_BHN1 + eps)
-
-
-def visible(query_BHND: Tensor, key_BHMD: Tensor, *, is_causal: bool, key_padding_mask: Tensor | None) -> Tensor:
-    """Which key each query sees, bool (B or 1, 1, N, M)."""
-    sees_11NM = query_BHND.new_ones((1, 1, query_BHND.shape[2], key_BHMD.shape[2]), dtype=torch.bool)
-    if is_causal:
-        sees_11NM = sees_11NM.tril()
-    return sees_11NM if key_padding_mask is None else sees_11NM & ~key_padding_mask[:, None, None, :]

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nala_platform.attention.door import check, look_up
+from nala_platform.attention.masking import cleared, visible
 from nala_platform.attention.precision import autocast_off, widen
-from nala_platform.attention.reference import visible
 from nala_platform.attention.rotary import rotate
 from nala_platform.attention.signature import AlphaRange, Backend, Options, Rope
 
@@ -60,9 +60,8 @@ def softmax_attention(
     options = Options(alpha_range, alpha_gate, key_power, direction, rope, is_causal, key_padding_mask, eps)
     check(query, key, value, options)
     compute = look_up(BACKENDS, backend, option="backend")
+    key, value = cleared(key, value, key_padding_mask)
     with autocast_off(query):
         # The angles are applied in float32; what torch's kernels take is one dtype for all three, that of the values.
         query, key = (rotate(widen(x), rope).to(value.dtype) for x in (query, key))
-        if key_padding_mask is not None:
-            value = value.masked_fill(key_padding_mask[:, None, :, None], 0.0)
         return compute(query, key, value, options).to(value.dtype)

@@ -36,6 +36,23 @@ def test_masked_keys_change_nothing_and_get_no_gradient(make_inputs, gradients, 
 @CAUSAL
 @BACKENDS
 @MECHANISMS
+def test_masked_keys_may_hold_nan(make_inputs, gradients, name, backend, is_causal):
+    inputs = make_inputs(9)
+
+    def attention(query, key, value):
+        return ATTENTION[name](query, key, value, is_causal=is_causal, key_padding_mask=inputs.mask, backend=backend)
+
+    holes = [x.masked_fill(inputs.mask[:, None, :, None], torch.nan) for x in (inputs.key, inputs.value)]
+    (out, grads), (expected, expected_grads) = (
+        gradients(attention, inputs.query, *pair) for pair in (holes, inputs[1:3])
+    )
+    for ours, theirs in zip((out, *grads), (expected, *expected_grads), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@CAUSAL
+@BACKENDS
+@MECHANISMS
 def test_query_without_keys_gets_zero_and_finite_gradients(make_inputs, gradients, name, backend, is_causal):
     inputs = make_inputs(5)
     inputs.mask[0] = True

@@ -78,7 +78,7 @@ def test_hidden_keys_do_not_enter_the_state(make_inputs):
     inputs = make_inputs(6)
     _, state = nala_step(*inputs[:3], key_padding_mask=inputs.mask)
     hidden = inputs.mask[:, None, :, None]
-    key, value = (torch.where(hidden, 1e4, x) for x in (inputs.key, inputs.value))
+    key, value = (torch.where(hidden, torch.nan, x) for x in (inputs.key, inputs.value))
     _, other = nala_step(inputs.query, key, value, key_padding_mask=inputs.mask)
     assert all(torch.equal(part, same) for part, same in zip(other, state, strict=True))
 

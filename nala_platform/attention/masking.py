@@ -1,0 +1,23 @@
+"""Which keys a query sees, and what the others may hold.
+
+Shapes: B batch, H heads, N queries, M keys, D head size, E value size.
+"""
+
+import torch
+from torch import Tensor
+
+
+def cleared(key_BHMD: Tensor, value_BHME: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Key and value with 0 at masked keys: what stood there, NaN included, reaches no sum and no gradient."""
+    if key_padding_mask is None:
+        return key_BHMD, value_BHME
+    hidden_B1M1 = key_padding_mask[:, None, :, None]
+    return key_BHMD.masked_fill(hidden_B1M1, 0.0), value_BHME.masked_fill(hidden_B1M1, 0.0)
+
+
+def visible(query_BHND: Tensor, key_BHMD: Tensor, *, is_causal: bool, key_padding_mask: Tensor | None) -> Tensor:
+    """Which key each query sees, bool (B or 1, 1, N, M)."""
+    sees_11NM = query_BHND.new_ones((1, 1, query_BHND.shape[2], key_BHMD.shape[2]), dtype=torch.bool)
+    if is_causal:
+        sees_11NM = sees_11NM.tril()
+    return sees_11NM if key_padding_mask is None else sees_11NM & ~key_padding_mask[:, None, None, :]
