@@ -1,7 +1,8 @@
 """The one place where a network's backbone is made: NaLaFormer or any timm model, with the same options."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Set
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 import timm
@@ -10,6 +11,8 @@ from torch import nn
 from nala_platform.errors import UserError
 from nala_platform.models.checkpoint import load_backbone
 from nala_platform.models.variants import ENTRIES
+
+_OWN = {entry.__name__: entry for entry in ENTRIES}
 
 
 def create_backbone(
@@ -60,31 +63,34 @@ def create_backbone(
         raise UserError("pretrained and checkpoint_path are two sources of weights: give only one of them")
     if drop_path_rate is not None:
         given["drop_path_rate"] = drop_path_rate
-    model = _create(name, pretrained, own_options.keys(), {**given, **(timm_options or {}), **role})
+    options = {**given, **(timm_options or {}), **role}
+    make = _own(name, pretrained) if name in _OWN else _foreign(name, pretrained, options.keys() & own_options.keys())
+    try:
+        model = make(**options)
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        raise UserError(f"backbone {name} does not take an option it was given: {error}") from error
     if checkpoint_path is not None:
         print(f"{name} from {checkpoint_path}: {load_backbone(model, checkpoint_path)}")
     return model
 
 
-def _create(name: str, pretrained: bool, own_options: Any, options: dict[str, Any]) -> nn.Module:
-    entries = {entry.__name__: entry for entry in ENTRIES}
-    if name in entries:
-        if pretrained:
-            raise UserError(f"timm has no weights of {name}: take pretrained away, or give checkpoint_path")
-        return entries[name](**options)
-    foreign = sorted(options.keys() & set(own_options))
-    if foreign:
+def _own(name: str, pretrained: bool) -> Callable[..., nn.Module]:
+    if pretrained:
+        raise UserError(f"timm has no weights of {name}: take pretrained away, or give checkpoint_path")
+    return _OWN[name]
+
+
+def _foreign(name: str, pretrained: bool, nala_options: Set[str]) -> Callable[..., nn.Module]:
+    if nala_options:
         raise UserError(
-            f"backbone {name} has no option {', '.join(foreign)}: take it away, or use one of {', '.join(entries)}"
+            f"backbone {name} has no option {', '.join(sorted(nala_options))}: take it away, or use one of "
+            f"{', '.join(_OWN)}"
         )
     known = timm.list_models()
     if name.split(".")[0] not in known and not name.startswith(("hf-hub:", "local-dir:")):
-        near = get_close_matches(name, [*entries, *known], n=3)
+        near = get_close_matches(name, [*_OWN, *known], n=3)
         hint = f"; did you mean {', '.join(near)}?" if near else "; timm.list_models() lists the names"
         raise UserError(f"backbone {name!r} is not a timm model{hint}")
-    try:
-        return timm.create_model(name, pretrained=pretrained, **options)
-    except TypeError as error:
-        if "unexpected keyword argument" not in str(error):
-            raise
-        raise UserError(f"backbone {name} does not take an option it was given: {error}") from error
+    return partial(timm.create_model, name, pretrained=pretrained)

@@ -5,15 +5,18 @@ A network's own state dict has the released NaLaFormer's key names. What differs
 the rotary frequencies ``layers.N.RoPE.angle`` (constants here), and the number of classes.
 """
 
+import argparse
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
-from timm.models import load_state_dict
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from nala_platform.errors import UserError
@@ -57,25 +60,12 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     if not Path(path).is_file():
         near = get_close_matches(Path(path).name, (p.name for p in Path(path).parent.glob("*")), n=1)
         raise UserError(f"checkpoint_path {path} is not a file{f'; did you mean {near[0]}?' if near else ''}")
-    try:
-        weights = load_state_dict(str(path))
-    except (RuntimeError, EOFError, ValueError, KeyError, SafetensorError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(
-            f"{path} cannot be read as a checkpoint, perhaps it was cut off while copying: {reason}"
-        ) from error
-    if not isinstance(weights, Mapping):
-        raise UserError(f"{path} holds a {type(weights).__name__}, not named weights")
-    return _named_tensors(weights)
+    return _unwrapped(_load(path), path)
 
 
 def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
     """timm's hook for pretrained weights: unwrap the authors' files, take away what is not a weight of ``model``."""
-    for wrapper in _WRAPPERS:
-        if isinstance(state_dict.get(wrapper), Mapping):
-            state_dict = state_dict[wrapper]
-            break
-    return _named_tensors(state_dict)
+    return _unwrapped(state_dict, "the checkpoint")
 
 
 def load_backbone(model: nn.Module, path: str | Path) -> LoadReport:
@@ -91,7 +81,7 @@ def load_backbone(model: nn.Module, path: str | Path) -> LoadReport:
     weights, own = read_weights(path), model.state_dict()
     pairing = _best_pairing(weights, own)
     fitting = {ours: weights[theirs] for ours, theirs in pairing.items() if weights[theirs].shape == own[ours].shape}
-    if not fitting:
+    if not _counted(fitting):
         raise UserError(
             f"{path} does not fit the model: none of its {len(weights)} tensors ({_shortened(tuple(weights))}) "
             f"matches one of the model's {len(own)} ({_shortened(tuple(own))}) in name and shape"
@@ -148,16 +138,35 @@ def accept_whole_model(pyramid: nn.Module, state_dict: dict[str, Any], prefix: s
             state_dict[inner + inside] = value
 
 
-def _same_shape(one: Tensor | None, other: Tensor | None) -> bool:
-    return one is not None and other is not None and one.shape == other.shape
+def _load(path: str | Path) -> Any:
+    """Whatever is in the file."""
+    try:
+        if Path(path).suffix == ".safetensors":
+            return load_file(path)
+        with torch.serialization.safe_globals([argparse.Namespace]):  # what the authors keep beside their weights
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:
+        raise UserError(
+            f"{path} cannot be read as a checkpoint: it is none, or it holds Python objects beside plain weights"
+        ) from error
+    except (RuntimeError, OSError, EOFError, SafetensorError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"{path} cannot be read as a checkpoint (cut off while copying?): {reason}") from error
 
 
-def _named_tensors(weights: Mapping[str, Any]) -> dict[str, Tensor]:
+def _unwrapped(content: Any, path: str | Path) -> dict[str, Tensor]:
+    if not isinstance(content, Mapping):
+        raise UserError(f"{path} holds a {type(content).__name__}, not named weights")
+    inside = next((content[key] for key in _WRAPPERS if isinstance(content.get(key), Mapping)), content)
     named = {}
-    for name, value in weights.items():
+    for name, value in inside.items():
         if isinstance(value, Tensor) and not _ROTARY.search(name):
             named[re.sub(r"(^|\.)(_orig_mod|module)\.", r"\1", name)] = value
     return named
+
+
+def _same_shape(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is not None and other is not None and one.shape == other.shape
 
 
 def _canonical(name: str) -> str:
