@@ -1,6 +1,6 @@
 """The one place where a network's backbone is made: NaLaFormer or any timm model, with the same options."""
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -19,61 +19,80 @@ def create_backbone(
     name: str,
     role: Mapping[str, Any],
     *,
+    drop_path_rate: float | None = None,
+    pretrained: bool = False,
+    checkpoint_path: str | None = None,
+    timm_options: dict[str, Any] | None = None,
+    **options: Any,
+) -> nn.Module:
+    """A timm model in the given role, with NaLa's options where it has them.
+
+    Args:
+        name: a timm model name, NaLaFormer's among them.
+        role: what the caller makes of it, in timm's words: ``{"num_classes": 10}``, ``{"features_only": True}``.
+        drop_path_rate: stochastic depth of the last block; None is the model's own.
+        pretrained: timm's published weights (downloaded by timm).
+        checkpoint_path: file to load from; prints how many tensors matched (see `load_backbone`).
+        timm_options: anything else that ``timm.create_model`` takes for this model, such as ``{"img_size": 64}``.
+        options: those of `nala_options`.
+
+    Raises:
+        UserError: an unknown name, an option that the model does not have, both sources of weights, a file that does
+            not fit.
+    """
+    if pretrained and checkpoint_path is not None:
+        raise UserError("pretrained and checkpoint_path are two sources of weights: give only one of them")
+    own = nala_options(**options)
+    make = _own(name, pretrained) if name in _OWN else _foreign(name, pretrained, own)
+    model = _made(name, make, {**own, **_given(drop_path_rate=drop_path_rate), **(timm_options or {}), **role})
+    if checkpoint_path is not None:
+        print(f"{name} from {checkpoint_path}: {load_backbone(model, checkpoint_path)}")
+    return model
+
+
+def nala_options(
+    *,
     attention: str | None = None,
     stage_attention: tuple[str, str, str, str] | None = None,
     alpha_range: tuple[float, float] | None = None,
     alpha_gate: str | None = None,
     direction: str | None = None,
     learn_alpha: bool | None = None,
-    drop_path_rate: float | None = None,
-    pretrained: bool = False,
-    checkpoint_path: str | None = None,
-    timm_options: dict[str, Any] | None = None,
-) -> nn.Module:
-    """A timm model in the given role, with NaLa's options where it has them. ``None`` is the model's own default.
+) -> dict[str, Any]:
+    """The options that NaLaFormer alone has, without those left at None, the model's own default.
 
     Args:
-        name: a timm model name, NaLaFormer's among them.
-        role: what the caller makes of it, in timm's words: ``{"num_classes": 10}``, ``{"features_only": True}``.
         attention: one mechanism for all stages: nala, softmax, linear or relu.
         stage_attention: a mechanism for each of the four stages.
         alpha_range: low and high of NaLa's query exponent.
         alpha_gate: tanh or sigmoid.
         direction: split or cosine.
         learn_alpha: learn low and high for each head of the NaLa stages.
-        drop_path_rate: stochastic depth of the last block.
-        pretrained: timm's published weights (downloaded by timm).
-        checkpoint_path: file to load from; prints how many tensors matched (see `load_backbone`).
-        timm_options: anything else that ``timm.create_model`` takes for this model, such as ``{"img_size": 64}``.
 
-    Raises:
-        UserError: an unknown name, an option that the model does not have, both sources of weights, a file that does
-            not fit.
+    >>> nala_options(attention="relu")
+    {'attention': 'relu'}
     """
-    own_options = {
-        "attention": attention,
-        "stage_attention": stage_attention,
-        "alpha_range": alpha_range,
-        "alpha_gate": alpha_gate,
-        "direction": direction,
-        "learn_alpha": learn_alpha,
-    }
-    given = {option: value for option, value in own_options.items() if value is not None}
-    if pretrained and checkpoint_path is not None:
-        raise UserError("pretrained and checkpoint_path are two sources of weights: give only one of them")
-    if drop_path_rate is not None:
-        given["drop_path_rate"] = drop_path_rate
-    options = {**given, **(timm_options or {}), **role}
-    make = _own(name, pretrained) if name in _OWN else _foreign(name, pretrained, options.keys() & own_options.keys())
+    return _given(
+        attention=attention,
+        stage_attention=stage_attention,
+        alpha_range=alpha_range,
+        alpha_gate=alpha_gate,
+        direction=direction,
+        learn_alpha=learn_alpha,
+    )
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _made(name: str, make: Callable[..., nn.Module], options: Mapping[str, Any]) -> nn.Module:
     try:
-        model = make(**options)
+        return make(**options)
     except TypeError as error:
         if "unexpected keyword argument" not in str(error):
             raise
         raise UserError(f"backbone {name} does not take an option it was given: {error}") from error
-    if checkpoint_path is not None:
-        print(f"{name} from {checkpoint_path}: {load_backbone(model, checkpoint_path)}")
-    return model
 
 
 def _own(name: str, pretrained: bool) -> Callable[..., nn.Module]:
@@ -82,11 +101,10 @@ def _own(name: str, pretrained: bool) -> Callable[..., nn.Module]:
     return _OWN[name]
 
 
-def _foreign(name: str, pretrained: bool, nala_options: Set[str]) -> Callable[..., nn.Module]:
-    if nala_options:
+def _foreign(name: str, pretrained: bool, foreign: Mapping[str, Any]) -> Callable[..., nn.Module]:
+    if foreign:
         raise UserError(
-            f"backbone {name} has no option {', '.join(sorted(nala_options))}: take it away, or use one of "
-            f"{', '.join(_OWN)}"
+            f"backbone {name} has no option {', '.join(sorted(foreign))}: take it away, or use one of {', '.join(_OWN)}"
         )
     known = timm.list_models()
     if name.split(".")[0] not in known and not name.startswith(("hf-hub:", "local-dir:")):

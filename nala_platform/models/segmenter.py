@@ -27,7 +27,7 @@ def _fpn(channels: list[int], width: int) -> tuple[nn.Module, int]:
 
 
 def _upernet(channels: list[int], width: int) -> tuple[nn.Module, int]:
-    """UPerNet (Xiao et al. 2018, arXiv 1807.10221)."""
+    """UPerNet (Xiao et al. 2018, arXiv 1807.10221). BN on a map pooled to one pixel: train on batches of at least 2."""
     return UPerNetDecoder(channels, decoder_channels=width), width
 
 

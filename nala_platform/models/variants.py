@@ -72,12 +72,8 @@ def build(
     drop_path_rate: float | None = None,
     attention: str | None = None,
     stage_attention: tuple[str, ...] | None = None,
-    alpha_range: tuple[float, float] = (1.5, 4.5),
-    alpha_gate: str = "tanh",
-    direction: str = "split",
     learn_alpha: bool = False,
-    device: str | torch.device | None = None,
-    dtype: torch.dtype | None = None,
+    **mixing: Any,
 ) -> NaLaFormer:
     """A NaLaFormer of the given size.
 
@@ -85,11 +81,10 @@ def build(
         variant: the size.
         num_classes, in_chans, global_pool, drop_rate: as in `NaLaFormer`.
         drop_path_rate: of the last block, rising linearly from 0 in the first; None is the size's own.
-        attention: one mechanism for all four stages. attention="nala" makes every layer linear.
+        attention: one mechanism for all four stages; attention="nala" makes every layer linear.
         stage_attention: a mechanism a stage; None with attention=None is `RELEASED_ATTENTION`.
-        alpha_range, alpha_gate, direction: as in `nala_attention`; checked always, acting in NaLa stages.
         learn_alpha: NaLa stages learn low and high per head, starting from alpha_range.
-        device, dtype: of the weights, as timm's models take them.
+        mixing: alpha_range, alpha_gate, direction, key_power of `GatedAttention`, checked in every stage.
 
     Raises:
         UserError: both attention and stage_attention, not one name a stage, learn_alpha without a NaLa stage, or
@@ -99,26 +94,12 @@ def build(
     if learn_alpha and "nala" not in mechanisms:
         raise UserError(f"learn_alpha needs a stage with attention 'nala', the stages have {', '.join(mechanisms)}")
     mixers = [
-        partial(
-            GatedAttention,
-            attention=mechanism,
-            alpha_range=alpha_range,
-            alpha_gate=alpha_gate,
-            direction=direction,
-            learn_alpha=learn_alpha and mechanism == "nala",
-        )
-        for mechanism in mechanisms
+        partial(GatedAttention, attention=name, learn_alpha=learn_alpha and name == "nala", **mixing)
+        for name in mechanisms
     ]
-    with torch.device(device) if device is not None else nullcontext():
-        model = NaLaFormer(
-            _stages(variant, mixers, variant.drop_path if drop_path_rate is None else drop_path_rate),
-            variant.projection,
-            num_classes=num_classes,
-            in_chans=in_chans,
-            global_pool=global_pool,
-            drop_rate=drop_rate,
-        )
-    return model if dtype is None else model.to(dtype)
+    stages = _stages(variant, mixers, variant.drop_path if drop_path_rate is None else drop_path_rate)
+    head = {"num_classes": num_classes, "in_chans": in_chans, "global_pool": global_pool, "drop_rate": drop_rate}
+    return NaLaFormer(stages, variant.projection, **head)
 
 
 def _mechanisms(attention: str | None, stage_attention: tuple[str, ...] | None, stages: int) -> tuple[str, ...]:
@@ -172,21 +153,29 @@ default_cfgs = generate_default_cfgs(
 """timm's description of each model; timm reads this very name. No weights are published under a known address."""
 
 
-def _create(name: str, pretrained: bool, **options: Any) -> nn.Module:
+def _create(
+    name: str,
+    pretrained: bool,
+    *,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    **options: Any,
+) -> nn.Module:
     """timm's door: ``options`` are timm's own (features_only, pretrained_cfg, …) and those of `build`."""
     options["pretrained_cfg"] = options.get("pretrained_cfg") or default_cfgs[name].default.to_dict()
-    model = build_model_with_cfg(
-        partial(build, VARIANTS[name.removeprefix("nalaformer_")]),
-        name,
-        pretrained,
-        pretrained_filter_fn=checkpoint_filter_fn,
-        # The stages are read by forward_intermediates: in a list of modules each would end in its downsampling.
-        feature_cfg={"out_indices": (0, 1, 2, 3), "feature_cls": "getter"},
-        **options,
-    )
+    with torch.device(device) if device is not None else nullcontext():
+        model: nn.Module = build_model_with_cfg(
+            partial(build, VARIANTS[name.removeprefix("nalaformer_")]),
+            name,
+            pretrained,
+            pretrained_filter_fn=checkpoint_filter_fn,
+            # The stages are read by forward_intermediates: in a list of modules each would end in its downsampling.
+            feature_cfg={"out_indices": (0, 1, 2, 3), "feature_cls": "getter"},
+            **options,
+        )
     if not isinstance(model, NaLaFormer):
         model.register_load_state_dict_pre_hook(accept_whole_model)
-    return model
+    return model if dtype is None else model.to(dtype)
 
 
 def nalaformer_nano(pretrained: bool = False, **options: Any) -> nn.Module:
