@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import build_model_with_cfg, generate_default_cfgs
+from timm.models._features import FeatureGetterNet
 from torch import nn
 
 from nala_platform.errors import UserError
@@ -173,7 +174,7 @@ def _create(
             feature_cfg={"out_indices": (0, 1, 2, 3), "feature_cls": "getter"},
             **options,
         )
-    if not isinstance(model, NaLaFormer):
+    if isinstance(model, FeatureGetterNet):
         model.register_load_state_dict_pre_hook(accept_whole_model)
     return model if dtype is None else model.to(dtype)
 

@@ -93,6 +93,11 @@ def test_features_by_hooks():
         torch.testing.assert_close(one, other)
 
 
+def test_hooked_features_load_their_own_weights():
+    model = nano(features_only=True, feature_cls="hook")
+    assert not model.load_state_dict(model.state_dict()).missing_keys
+
+
 def test_forward_is_head_of_features():
     model, image = nano(num_classes=6).eval(), images(2, 3, 64, 64)
     features = model.forward_features(image)
