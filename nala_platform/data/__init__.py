@@ -1,1 +1,1 @@
-"""nala_platform.data"""
+"""Data modules: one a file, each named by its class path in a configuration."""

@@ -1,0 +1,126 @@
+"""What every data module does, written once: loaders, order, shares of several processes.
+
+Shapes: N samples, B batch of one process, H W pixels.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import LightningDataModule
+from torch.utils.data import Dataset
+
+from nala_platform.data.loader import Guarded, Loader, Sample, collate
+from nala_platform.data.order import EvalOrder, TrainOrder
+from nala_platform.errors import UserError
+
+Split = Literal["train", "val", "test", "predict"]
+Mean = tuple[float, float, float]
+
+IMAGENET_MEAN: Mean = (0.485, 0.456, 0.406)
+IMAGENET_STD: Mean = (0.229, 0.224, 0.225)
+
+
+class DataModule(LightningDataModule, ABC):
+    """Loaders over the data sets that a concrete module names.
+
+    Batches are dicts. Classification: ``image (B, 3, H, W)`` float32, normalised, ``target (B,)`` int64, ``name``
+    list of B strings. Segmentation: ``target (B, H, W)`` int64. Prediction: no ``target``.
+
+    The training order and augmentation are functions of ``(seed, epoch, index)``: see `nala_platform.data.order`. The
+    Trainer must have ``use_distributed_sampler=False``: each process takes its own share here.
+
+    Attributes:
+        num_classes: C.
+        class_names: C names.
+        mean: of each channel, on the scale 0..1; what the images were normalised with.
+        std: likewise.
+
+    Args:
+        batch_size: of one process, in training.
+        eval_batch_size: of one process, in validation and test.
+        predict_batch_size: of one process, in prediction.
+        num_workers: loader processes of each loader; 0 loads in the training process.
+        seed: of order and augmentation.
+    """
+
+    num_classes: int
+    class_names: tuple[str, ...]
+    mean: Mean = IMAGENET_MEAN
+    std: Mean = IMAGENET_STD
+
+    def __init__(
+        self, *, batch_size: int, eval_batch_size: int, predict_batch_size: int, num_workers: int, seed: int
+    ) -> None:
+        super().__init__()
+        for key, value, least in (
+            ("batch_size", batch_size, 1),
+            ("eval_batch_size", eval_batch_size, 1),
+            ("num_workers", num_workers, 0),
+            ("seed", seed, 0),
+        ):
+            if value < least:
+                raise UserError(f"data.{key} is {value}: it must be {least} or more")
+        self.batch_size = batch_size
+        self.eval_batch_size = eval_batch_size
+        self.predict_batch_size = predict_batch_size
+        self.num_workers = num_workers
+        self.seed = seed
+        # a process without a share of a tiny evaluation split is no mistake
+        self.allow_zero_length_dataloader_with_multiple_devices = True
+
+    @abstractmethod
+    def items(self, split: Split) -> Dataset[Sample]:
+        """The data set of a split: a length, and a sample for each `Draw`."""
+
+    @abstractmethod
+    def protocol(self) -> dict[str, Any]:
+        """What a score on this data means: source, split, counts, preprocessing; plain values."""
+
+    @abstractmethod
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Scores of trivial methods on the test split, ``{method: {metric: value}}``; empty where there are none."""
+
+    def train_dataloader(self) -> Loader:
+        """Whole batches in the epoch's order."""
+        items = self.items("train")
+        order = TrainOrder(_length(items), self.batch_size, seed=self.seed, **self._share())
+        return self._loader(items, order, self.batch_size)
+
+    def val_dataloader(self) -> Loader:
+        """The validation split, each sample once."""
+        return self._in_order("val", self.eval_batch_size)
+
+    def test_dataloader(self) -> Loader:
+        """The test split, each sample once."""
+        return self._in_order("test", self.eval_batch_size)
+
+    def predict_dataloader(self) -> Loader:
+        """What ``predict_path`` names, or the test split; each sample once."""
+        return self._in_order("predict", self.predict_batch_size)
+
+    def _in_order(self, split: Split, batch_size: int) -> Loader:
+        items = self.items(split)
+        return self._loader(items, EvalOrder(_length(items), **self._share()), batch_size)
+
+    def _share(self) -> dict[str, int]:
+        if self.trainer is None:
+            return {"rank": 0, "world_size": 1}
+        return {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size}
+
+    def _loader(self, items: Dataset[Sample], order: TrainOrder | EvalOrder, batch_size: int) -> Loader:
+        return Loader(
+            Guarded(items),
+            batch_size=batch_size,
+            sampler=order,
+            num_workers=self.num_workers,
+            persistent_workers=self.num_workers > 0,
+            pin_memory=torch.cuda.is_available(),
+            collate_fn=collate,
+            # without its own generator, each pass over a loader would draw from, and so shift, the one of the dropout
+            generator=torch.Generator().manual_seed(self.seed),
+        )
+
+
+def _length(items: Dataset[Sample]) -> int:
+    return len(items)  # type: ignore[arg-type]

@@ -1,0 +1,120 @@
+"""Reading pictures and masks as people have them on disk, and saying in one line what is wrong with one.
+
+One orientation policy for both kinds: the EXIF orientation that a file carries is applied to that file. A mask drawn on
+a rotated photograph thus fits it, and one drawn on the unrotated pixels is found out by its size (not, though, when the
+rotation is by 180 degrees or the picture is square: no size tells that).
+
+Shapes: H W pixels.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from nala_platform.errors import UserError
+
+ColorMap = tuple[tuple[int, int, int], ...]
+
+_DEEP = ("I", "I;16", "I;16L", "I;16B", "I;16N")
+# Pillow spreads grey PNGs of 2 and 4 bits over 0..255; a label is the value before that
+_SPREAD = {"L;2": 85, "L;4": 17}
+_BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
+
+
+def read_image(path: Path) -> Image.Image:
+    """A picture as 8-bit RGB, upright.
+
+    Grey, palette and CMYK pictures are converted; transparency is laid over white; 16-bit grey is divided by 257; of
+    several frames the first is taken.
+
+    Raises:
+        UserError: the file is missing, empty, truncated, no picture, or holds floating-point pixels.
+    """
+    with _opened(path) as image:
+        if image.mode == "F":
+            raise UserError(f"{path}: floating-point pixels have no fixed range: save the picture with 8 or 16 bits")
+        if image.mode in _DEEP:
+            deep_HW = np.clip(np.asarray(image).astype(np.int64), 0, 65535)
+            return Image.fromarray((deep_HW // 257).astype(np.uint8)).convert("RGB")
+        if image.has_transparency_data:
+            clear = image.convert("RGBA")
+            return Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear).convert("RGB")
+        return image.convert("RGB")
+
+
+def read_indices(path: Path, color_map: ColorMap = ()) -> np.ndarray:
+    """A mask as stored indices ``(H, W)`` int32, upright.
+
+    Grey and palette files are read as indices, black-and-white ones as 0 and 1; colours need a ``color_map``, whose
+    i-th colour stands for index i.
+
+    Raises:
+        UserError: the file is missing, empty, truncated, no picture, lossy (JPEG), coloured without a colour map, or
+            holds a colour that is not in it.
+    """
+    with _opened(path) as image:
+        if image.format in ("JPEG", "MPO"):
+            raise UserError(f"{path}: JPEG blurs the labels of a mask: save masks as PNG")
+        if image.mode in ("1", "L", "P", *_DEEP):
+            index_HW = np.asarray(image).astype(np.int64)
+            if index_HW.min() < 0 or index_HW.max() > 65535:
+                raise UserError(
+                    f"{path}: index {index_HW.min()} or {index_HW.max()} is outside 0..65535: store class indices"
+                )
+            return index_HW.astype(np.int32) // image.info["spread"]
+        if image.mode not in ("RGB", "RGBA"):
+            raise UserError(f"{path}: a mask of mode {image.mode} has no indices: save it as a grey or palette PNG")
+        if not color_map:
+            raise UserError(
+                f"{path}: the mask is in colours (mode {image.mode}), not class indices: tell the colour of each class "
+                "with data.labels.color_map, or save it as a grey or palette PNG of indices"
+            )
+        return _indices_of_colours(np.asarray(image.convert("RGB")), color_map, path)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """The picture, loaded and upright; what Pillow raises on the way becomes one line."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    if path.stat().st_size == 0:
+        raise UserError(f"{path}: the file is empty (0 bytes): copy it again or delete it")
+    try:
+        with Image.open(path) as image:
+            stored = image.tile[0][3] if image.format == "PNG" and image.tile else None
+            image.load()
+            ImageOps.exif_transpose(image, in_place=True)
+            image.info["spread"] = _SPREAD.get(str(stored), 1)
+            yield image
+    except UserError:
+        raise
+    except UnidentifiedImageError as error:
+        raise UserError(f"{path}: not a picture that Pillow knows: replace or delete it") from error
+    except _BROKEN as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path}: cannot be read ({reason}): copy it again or delete it") from error
+
+
+def _indices_of_colours(colour_HW3: np.ndarray, color_map: ColorMap, path: Path) -> np.ndarray:
+    known_C = _packed(np.array(color_map))
+    by_colour = np.argsort(known_C)
+    packed_HW = _packed(colour_HW3)
+    place_HW = np.searchsorted(known_C, packed_HW, sorter=by_colour).clip(max=len(known_C) - 1)
+    index_HW = by_colour[place_HW].astype(np.int32)
+    strange_HW = known_C[index_HW] != packed_HW
+    if strange_HW.any():
+        colour = tuple(int(value) for value in colour_HW3[strange_HW][0])
+        raise UserError(
+            f"{path}: colour {colour} ({strange_HW.sum()} pixels of such colours) is not in data.labels.color_map: "
+            "add it, or draw the mask without blended edges"
+        )
+    return index_HW
+
+
+def _packed(colour_X3: np.ndarray) -> np.ndarray:
+    return (colour_X3.astype(np.int64) << (16, 8, 0)).sum(-1)
