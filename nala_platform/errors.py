@@ -1,4 +1,4 @@
-"""The one exception that means: the user can mend this."""
+"""The exceptions that the command line turns into one line and an exit code."""
 
 
 class UserError(ValueError):
@@ -7,3 +7,7 @@ class UserError(ValueError):
     The message is one line that names the file, value or key and the mend. The command line prints it alone, without a
     traceback, and leaves with exit code 2; a library caller may catch it as a ``ValueError``.
     """
+
+
+class DivergedError(ArithmeticError):
+    """Training produced a loss that is not finite. The command line prints the one line and leaves with exit code 3."""

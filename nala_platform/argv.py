@@ -1,0 +1,141 @@
+"""What a person types, rewritten to what LightningCLI parses. Pure functions on lists of strings; imports no torch.
+
+``nala fit --task seg --trainer.max_epochs 3 --config my.yaml`` becomes
+``fit --config <conf>/base.yaml --config <conf>/seg.yaml --config my.yaml --task seg --trainer.max_epochs 3``:
+files come first in their order, what was typed comes last, so a typed flag beats a file wherever it stood.
+"""
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from nala_platform import runs
+from nala_platform.errors import UserError
+
+CONF = Path(__file__).parent / "conf"
+if not CONF.is_dir():  # an editable install: the package's conf is the folder at the top of the repository
+    CONF = Path(__file__).parent.parent / "conf"
+
+COMMANDS = ("fit", "validate", "test", "predict")
+_CONFIG_FLAGS = ("--config", "-c")
+
+
+class Task(NamedTuple):
+    """One row of ``nala tasks``: a task's name and its defaults, as its YAML file states them."""
+
+    name: str
+    title: str
+    data: str
+    network: str
+    metric: str
+
+
+def near(word: str, known: Iterable[str]) -> str:
+    """``; did you mean 'x'?`` for the nearest of ``known``, or a full stop.
+
+    >>> near("sge", ["cls", "seg"])
+    "; did you mean 'seg'?"
+    """
+    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {matches[0]!r}?" if matches else "."
+
+
+def tasks() -> list[Task]:
+    """The tasks there are: every ``conf/<name>.yaml`` whose own ``task`` key says ``<name>``, in that order."""
+    found = []
+    for path in sorted(CONF.glob("*.yaml")):
+        settings = yaml.safe_load(path.read_text()) or {}
+        if settings.get("task") != path.stem:
+            continue
+        model, data = settings["model"], settings["data"]
+        network = model["init_args"]["network"]
+        options = ", ".join(str(value) for value in network.get("init_args", {}).values() if isinstance(value, str))
+        title = " ".join(model["class_path"].split(".")[-2].split("_"))
+        short = f"{network['class_path'].split('.')[-1]}({options})"
+        found.append(Task(path.stem, title, data["class_path"].split(".")[-1], short, settings["checkpoint"]["monitor"]))
+    return found
+
+
+def conf_file(name: str) -> Path:
+    """The file that ``--config name`` means: a path that exists, or an overlay of ``conf/``.
+
+    Raises:
+        UserError: neither exists.
+    """
+    for candidate in (Path(name), CONF / name, CONF / f"{name}.yaml"):
+        if candidate.is_file():
+            _check_yaml(candidate)
+            return candidate
+    overlays = sorted(path.stem for path in CONF.glob("*.yaml"))
+    raise UserError(f"no config file {name!r}{near(name, overlays)} Shipped: {', '.join(overlays)}; or give a path")
+
+
+def _check_yaml(path: Path) -> None:
+    try:
+        settings = yaml.safe_load(path.read_text())
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UserError(f"{path}{line}: not valid YAML: {error.problem}") from error
+    if not isinstance(settings, dict):
+        raise UserError(f"{path} holds no keys: a config file has lines such as trainer: and below it max_epochs: 3")
+
+
+def expand(argv: list[str]) -> list[str]:
+    """Rewrite a command line; see the module's text.
+
+    Args:
+        argv: beginning with one of `COMMANDS`. ``validate``, ``test`` and ``predict`` take a run folder or checkpoint as
+            their first word: its ``config.yaml`` and best checkpoint are used.
+
+    Raises:
+        UserError: an unknown task or config file, a value missing, or nothing that says what to run.
+
+    """
+    command, words = argv[0], list(argv[1:])
+    files: list[str] = []
+    typed: list[str] = []
+    if words and not words[0].startswith("-"):
+        run = _run(command, words.pop(0))
+        files.append(str(run.config))
+        if not any(_is_flag(word, "--ckpt_path") for word in words):
+            typed += ["--ckpt_path", str(run.checkpoint)]
+    given = list(files)
+    while words:
+        word = words.pop(0)
+        flag, equals, value = word.partition("=")
+        if flag in ("--task", *_CONFIG_FLAGS):
+            if not equals:
+                if not words:
+                    raise UserError(f"{flag} needs a value")
+                value = words.pop(0)
+            if flag == "--task":
+                typed += ["--task", value]
+                files = [str(CONF / "base.yaml"), str(CONF / f"{_known_task(value)}.yaml"), *files]
+            else:
+                given.append(str(conf_file(value)))
+                files.append(given[-1])
+        else:
+            typed.append(word)
+    if not files and not {"--help", "-h"} & set(typed):
+        raise UserError(f"nala {command} needs --task NAME ({', '.join(task.name for task in tasks())}) or --config FILE")
+    return [command, *(part for file in files for part in ("--config", file)), *typed]
+
+
+def _run(command: str, where: str) -> runs.Run:
+    if command == "fit":
+        raise UserError(f"nala fit does not know what to do with {where!r}: flags begin with --, such as --task seg")
+    return runs.find_run(where)
+
+
+def _is_flag(word: str, flag: str) -> bool:
+    return word.partition("=")[0] == flag
+
+
+def _known_task(name: str) -> str:
+    names = [task.name for task in tasks()]
+    if name not in names:
+        raise UserError(f"no task {name!r}{near(name, names)} Tasks: {', '.join(names)} (nala tasks says more)")
+    return name

@@ -1,0 +1,92 @@
+"""The metrics file of a run."""
+
+import csv
+import io
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities import rank_zero_only
+
+from nala_platform.runs import METRICS, write_atomic
+
+
+class CSVLog(Logger):
+    """``metrics.csv``: one row a logged step, one column a metric, a cell empty where nothing was logged.
+
+    What is logged at the same step comes into the same row, so a spreadsheet or `pandas.read_csv` can plot any column
+    against ``step``. Rows are appended and flushed as soon as the next step begins; a metric that turns up later widens
+    the file, which is then rewritten as a whole.
+
+    Args:
+        folder: of the run; the file appears with the first row.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.path = folder / METRICS
+        self._columns: list[str] = []
+        self._rows: list[dict[str, str]] = []
+        self._pending: dict[str, str] = {}
+
+    @property
+    def name(self) -> str:
+        """Empty: the run folder is the experiment."""
+        return ""
+
+    @property
+    def version(self) -> str:
+        """The run folder's name."""
+        return self.path.parent.name
+
+    @property
+    def log_dir(self) -> str:
+        """The run folder."""
+        return str(self.path.parent)
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Add ``metrics`` to the row of ``step``."""
+        row = str(0 if step is None else step)
+        if self._pending and self._pending["step"] != row:
+            self._write_pending()
+        self._pending["step"] = row
+        epoch = metrics.get("epoch")
+        for name, value in metrics.items():
+            self._pending[name] = str(int(value)) if name == "epoch" and epoch is not None else repr(float(value))
+
+    @rank_zero_only
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """Nothing: ``config.yaml`` is the one place that holds them."""
+
+    @rank_zero_only
+    def save(self) -> None:
+        """Write the row that is still open; what is logged at the same step later rewrites it."""
+        if self._pending:
+            self._write_pending()
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """Write the last row."""
+        self.save()
+
+    def _write_pending(self) -> None:
+        row, self._pending = self._pending, {}
+        merged = bool(self._rows) and self._rows[-1]["step"] == row["step"]
+        if merged:
+            self._rows[-1].update(row)
+        else:
+            self._rows.append(row)
+        new = [name for name in ("step", "epoch", *sorted(row)) if name in row and name not in self._columns]
+        if new or merged:
+            self._columns += dict.fromkeys(new)
+            write_atomic(self.path, self._text([dict(zip(self._columns, self._columns, strict=True)), *self._rows]))
+            return
+        with self.path.open("a", newline="") as file:
+            file.write(self._text([row]))
+
+    def _text(self, rows: list[dict[str, str]]) -> str:
+        buffer = io.StringIO()
+        csv.DictWriter(buffer, self._columns, restval="", lineterminator="\n").writerows(rows)
+        return buffer.getvalue()

@@ -1,0 +1,137 @@
+"""Pictures of predictions beside the truth.
+
+Shapes: B batch, C channels or classes, H W pixels.
+"""
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from torch import Tensor
+
+from nala_platform.runs import write_atomic
+
+Palette = tuple[tuple[int, int, int], ...]
+
+
+def displayable(image_CHW: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> np.ndarray:
+    """Undo the normalisation of an image: ``(H, W, 3)`` uint8, values clipped to 0..255."""
+    pixels_CHW = image_CHW.float().cpu() * torch.tensor(std)[:, None, None] + torch.tensor(mean)[:, None, None]
+    return (pixels_CHW.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
+
+
+def colourise(mask_HW: np.ndarray, palette: Palette) -> np.ndarray:
+    """Class indices to colours ``(H, W, 3)`` uint8; an index beyond the palette (the ignored label) is black."""
+    colours = np.zeros((256, 3), np.uint8)
+    colours[: len(palette)] = palette
+    return colours[mask_HW]
+
+
+class ClassificationPictures(Callback):
+    """Writes ``predictions.png`` after a test: images with the predicted class, red with the true one when wrong.
+
+    Args:
+        count: how many images, wrong ones first.
+    """
+
+    def __init__(self, count: int = 24) -> None:
+        super().__init__()
+        self.count = count
+        self._right: list[tuple[np.ndarray, int, int]] = []
+        self._wrong: list[tuple[np.ndarray, int, int]] = []
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
+    ) -> None:
+        """Keep a few samples of the batch."""
+        if not trainer.is_global_zero:
+            return
+        data: Any = getattr(trainer, "datamodule")  # noqa: B009 - not in the Trainer's type
+        for image, logits, target in zip(batch["image"], outputs, batch["target"], strict=True):
+            predicted, true = int(logits.argmax()), int(target)
+            kept = self._right if predicted == true else self._wrong
+            if len(kept) < self.count:
+                kept.append((displayable(image, data.mean, data.std), predicted, true))
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draw what was kept: half of the places for mistakes, as far as there are any."""
+        if not trainer.is_global_zero:
+            return
+        data: Any = getattr(trainer, "datamodule")  # noqa: B009
+        wrong = self._wrong[: max(self.count // 2, self.count - len(self._right))]
+        samples = wrong + self._right[: self.count - len(wrong)]
+        self._right, self._wrong = [], []
+        columns = min(8, len(samples))
+        lines = -(-len(samples) // columns)
+        figure = Figure(figsize=(1.5 * columns, 1.75 * lines), layout="constrained")
+        for axes, (image, predicted, true) in zip(figure.subplots(lines, columns, squeeze=False).flat, samples, strict=False):
+            axes.imshow(image, interpolation="nearest")
+            names = data.class_names
+            title = names[predicted] if predicted == true else f"{names[predicted]}\nnot {names[true]}"
+            axes.set_title(title, fontsize=8, color="black" if predicted == true else "crimson")
+        for axes in figure.axes:
+            axes.axis("off")
+        _save(figure, Path(trainer.default_root_dir) / "predictions.png")
+
+
+class SegmentationPictures(Callback):
+    """Writes ``predictions.png`` after a test: image, truth, prediction and mistakes, a row a sample, with a legend.
+
+    Args:
+        count: how many samples, spread evenly over the split's batches.
+    """
+
+    def __init__(self, count: int = 6) -> None:
+        super().__init__()
+        self.count = count
+        self._samples: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
+    ) -> None:
+        """Keep the first sample of some batches."""
+        total = int(trainer.num_test_batches[0]) if np.isfinite(trainer.num_test_batches[0]) else 0
+        wanted = len(self._samples) < self.count and batch_idx * self.count >= len(self._samples) * total
+        if trainer.is_global_zero and wanted:
+            data: Any = getattr(trainer, "datamodule")  # noqa: B009
+            for row in range(min(len(outputs), max(1, self.count // max(1, total)))):
+                truth = batch["target"][row].cpu().numpy().astype(np.int64)
+                predicted = outputs[row].argmax(0).cpu().numpy()
+                self._samples.append((displayable(batch["image"][row], data.mean, data.std), truth, predicted))
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draw what was kept."""
+        if not trainer.is_global_zero or not self._samples:
+            return
+        data: Any = getattr(trainer, "datamodule")  # noqa: B009
+        samples, self._samples = self._samples[: self.count], []
+        figure = Figure(figsize=(8.4, 2.1 * len(samples) + 0.6), layout="constrained")
+        grid = figure.subplots(len(samples), 4, squeeze=False)
+        for line, (image, truth, predicted) in zip(grid, samples, strict=True):
+            ignored = truth == data.ignore_index
+            shown = np.where(ignored, 255, truth)
+            wrong = np.where(((truth != predicted) & ~ignored)[..., None], (220, 20, 60), image // 3 + 100)
+            pictures = (image, colourise(shown, data.palette), colourise(predicted, data.palette), wrong.astype(np.uint8))
+            for axes, picture in zip(line, pictures, strict=True):
+                axes.imshow(picture, interpolation="nearest")
+                axes.axis("off")
+        for axes, title in zip(grid[0], ("image", "truth", "prediction", "mistakes"), strict=True):
+            axes.set_title(title, fontsize=10)
+        handles = [
+            Patch(facecolor=np.array(colour) / 255, label=name)
+            for colour, name in list(zip(data.palette, data.class_names, strict=False))[:12]
+        ]
+        handles.append(Patch(facecolor="black", label="ignored"))
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(7, len(handles)), frameon=False, fontsize=9)
+        _save(figure, Path(trainer.default_root_dir) / "predictions.png")
+
+
+def _save(figure: Figure, path: Path) -> None:
+    buffer = BytesIO()
+    figure.savefig(buffer, dpi=110, format="png")
+    write_atomic(path, buffer.getvalue())

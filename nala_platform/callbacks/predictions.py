@@ -1,0 +1,93 @@
+"""What ``nala predict`` leaves for a person.
+
+Shapes: B batch, H W pixels.
+"""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lightning.pytorch import Callback, LightningModule, Trainer
+from PIL import Image
+
+from nala_platform.callbacks.pictures import colourise, displayable
+
+
+class ClassificationCSV(Callback):
+    """Writes ``predictions.csv`` with the columns ``file,class,probability``, a row an image as it is predicted.
+
+    Under several processes each writes ``predictions-<rank>.csv`` of its own share.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.path = Path()
+
+    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin the file."""
+        share = "" if trainer.world_size == 1 else f"-{trainer.global_rank}"
+        self.path = _folder(trainer) / f"predictions{share}.csv"
+        self._append([["file", "class", "probability"]])
+
+    def on_predict_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
+    ) -> None:
+        """Add the rows of a batch."""
+        names = getattr(trainer, "datamodule").class_names  # noqa: B009 - not in the Trainer's type
+        triples = zip(outputs["name"], outputs["class"].tolist(), outputs["probability"].tolist(), strict=True)
+        self._append([[name, names[index], f"{probability:.6f}"] for name, index, probability in triples])
+
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say where the result is."""
+        if trainer.is_global_zero:
+            print(f"predictions: {self.path}")
+
+    def _append(self, rows: list[Sequence[str]]) -> None:
+        with self.path.open("a", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
+
+
+class SegmentationPNG(Callback):
+    """Writes two files an image: ``<stem>.png``, class indices with the palette, and ``<stem>_overlay.png``.
+
+    The index file is a palette PNG: a viewer shows colours, a program that opens it reads the class of each pixel.
+
+    Args:
+        opacity: of the colours over the image, in (0, 1].
+    """
+
+    def __init__(self, opacity: float = 0.5) -> None:
+        super().__init__()
+        self.opacity = opacity
+        self._count = 0
+
+    def on_predict_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
+    ) -> None:
+        """Write the pictures of a batch."""
+        data: Any = getattr(trainer, "datamodule")  # noqa: B009
+        folder = _folder(trainer)
+        flat = [channel for colour in data.palette for channel in colour]
+        for name, image, mask in zip(outputs["name"], batch["image"], outputs["mask"], strict=True):
+            index_HW = mask.cpu().numpy().astype(np.uint8)
+            picture = Image.fromarray(index_HW)
+            picture.putpalette(flat)
+            stem = Path(name).stem
+            picture.save(folder / f"{stem}.png")
+            pixels = displayable(image, data.mean, data.std)
+            blend = pixels * (1 - self.opacity) + colourise(index_HW, data.palette) * self.opacity
+            Image.fromarray(blend.round().astype(np.uint8)).save(folder / f"{stem}_overlay.png")
+            self._count += 1
+
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say where the result is."""
+        if trainer.is_global_zero:
+            print(f"predictions: {_folder(trainer)} (masks of {self._count} images and their overlays)")
+
+
+def _folder(trainer: Trainer) -> Path:
+    folder = Path(trainer.default_root_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

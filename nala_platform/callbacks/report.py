@@ -1,0 +1,92 @@
+"""The result of a run: a file for machines, a table for the person at the terminal."""
+
+import math
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from rich.console import Console
+from rich.table import Table
+
+from nala_platform.runs import SUMMARY, versions, write_json
+
+
+class Report(Callback):
+    """Writes ``summary.json`` after a validation or test run and prints the result beside the trivial baselines.
+
+    The file states the metrics, the protocol that they were computed with (as the data module tells it), classes that
+    did not occur, baselines, seed, command, versions, wall time, the parameters and the checkpoint scored.
+
+    Args:
+        metrics: names without their split, the first being the one to judge by, such as ``["miou", "pixel_accuracy"]``.
+        seed: of the run.
+        checkpoint: the file whose weights are scored, or ``None`` for those of a fit that goes before.
+    """
+
+    def __init__(self, metrics: list[str], seed: int, checkpoint: str | None = None) -> None:
+        super().__init__()
+        self.metrics = metrics
+        self.seed = seed
+        self.checkpoint = checkpoint
+        self._start = time.monotonic()
+        self._fit: dict[str, Any] = {}
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep what the fit reached, for the summary after its test."""
+        self._fit = {"epochs": trainer.current_epoch, "steps": trainer.global_step}
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Report a validation that stands alone."""
+        if trainer.state.fn == "validate":
+            self._report(trainer, pl_module, "val")
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Report the test."""
+        self._report(trainer, pl_module, "test")
+
+    def _report(self, trainer: Trainer, pl_module: LightningModule, split: str) -> None:
+        if not trainer.is_global_zero:
+            return
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        data: Any = getattr(trainer, "datamodule", None)
+        baselines = data.baselines() if split == "test" else {}
+        summary = {
+            "metrics": metrics,
+            "absent_classes": [name.split("/")[-1] for name, value in metrics.items() if math.isnan(value)],
+            "protocol": data.protocol(),
+            "baselines": baselines,
+            "parameters": sum(p.numel() for p in pl_module.parameters()),
+            "checkpoint": self.checkpoint,
+            **self._fit,
+            "seed": self.seed,
+            "command": shlex.join(["nala", *sys.argv[1:]]),
+            "wall_time_s": round(time.monotonic() - self._start, 1),
+            "processes": trainer.world_size,
+            "versions": versions(),
+        }
+        folder = Path(trainer.default_root_dir)
+        write_json(folder / SUMMARY, summary)
+        self._print(metrics, baselines, split, folder)
+
+    def _print(self, metrics: dict[str, float], baselines: dict[str, dict[str, float]], split: str, folder: Path) -> None:
+        shown = [name for name in self.metrics if f"{split}/{name}" in metrics]
+        table = Table(title=f"{split} split", title_justify="left")
+        table.add_column("")
+        for name in shown:
+            table.add_column(name, justify="right")
+        table.add_row("this run", *(_number(metrics[f"{split}/{name}"]) for name in shown), style="bold")
+        for baseline, values in baselines.items():
+            table.add_row(baseline, *(_number(values.get(name)) for name in shown))
+        console = Console(width=None if sys.stdout.isatty() else 120)
+        console.print(table)
+        for name, value in metrics.items():
+            if math.isnan(value):
+                console.print(f"no {name}: the class occurs neither in truth nor in prediction, and is in no mean")
+        console.print(f"run folder: {folder}", soft_wrap=True, highlight=False)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"

@@ -1,0 +1,70 @@
+"""``nala``: the command. Light to start: ``nala --help`` and ``nala tasks`` import no torch."""
+
+import os
+import sys
+
+from nala_platform import argv
+from nala_platform.errors import DivergedError, UserError
+
+HELP = """\
+nala: train, compare and ship models built on norm-aware linear attention
+
+  nala fit --task TASK [--KEY VALUE ...]   train, then score the test split at the best checkpoint
+  nala validate RUN | test RUN             score a run again           (RUN: its folder, or a .ckpt in it)
+  nala predict RUN --data.predict_path P   write predictions for a picture or a folder of pictures
+  nala tasks                               the tasks and their defaults
+
+  --config FILE          a YAML file, or the name of one that is shipped; typed keys beat files
+  --name NAME            ends the run folder's name: runs/<task>/<time>-NAME
+  --print_config         show the complete configuration instead of running
+  nala fit --help        every key; with --task TASK those of that task
+
+  nala fit --task seg                                   on embedded satellite tiles, minutes on two cores
+  nala fit --task seg --model.network.attention softmax the same recipe with another attention
+"""
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line on stderr and exit code 2."""
+    try:
+        _dispatch(sys.argv[1:])
+    except UserError as error:
+        sys.exit(_complain(error, 2))
+    except DivergedError as error:
+        sys.exit(_complain(error, 3))
+    except KeyboardInterrupt:
+        print("nala: interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+def _dispatch(words: list[str]) -> None:
+    command = words[0] if words else "--help"
+    if command in ("--help", "-h", "help"):
+        print(HELP, end="")
+    elif command == "tasks":
+        _print_tasks()
+    elif command in argv.COMMANDS:
+        expanded = argv.expand(words)
+        sys.path.append(os.getcwd())  # a class path may name a module of the user's own, as with python -m
+        from nala_platform.experiment import run  # heavy: torch and Lightning, only now that there is work to do
+
+        run(expanded)
+    else:
+        known = [*argv.COMMANDS, "tasks"]
+        raise UserError(f"no command {command!r}{argv.near(command, known)} Commands: {', '.join(known)}")
+
+
+def _print_tasks() -> None:
+    rows = [("task", "what", "default data", "default network", "judged by"), *argv.tasks()]
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _complain(error: Exception, code: int) -> int:
+    # A data loader's worker wraps the error in the text of its traceback; the last line is what was raised.
+    text = str(error)
+    if text.startswith("Caught "):
+        text = text.strip().rsplit(f"{type(error).__name__}: ", 1)[-1]
+    print(f"nala: error: {text}", file=sys.stderr)
+    return code

@@ -1,0 +1,208 @@
+"""One run from a parsed command line: LightningCLI, with run folders, one-line errors and a test after the fit."""
+
+import logging
+import os
+import re
+import shutil
+import sys
+import warnings
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jsonargparse import Namespace
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from nala_platform import runs
+from nala_platform.callbacks.checkpoint import RunCheckpoint
+from nala_platform.callbacks.csv_log import CSVLog
+from nala_platform.callbacks.curves import Curves
+from nala_platform.callbacks.ema import EMA
+from nala_platform.callbacks.progress import progress
+from nala_platform.callbacks.report import Report
+from nala_platform.errors import UserError
+from nala_platform.parse_errors import explain
+
+# The processes that Lightning starts for DDP run this same command; they find the first one's folder here.
+FOLDER_VARIABLE = "NALA_RUN_FOLDER"
+
+
+def run(words: list[str]) -> None:
+    """Parse ``words`` (as `nala_platform.argv.expand` gives them) and do what they say.
+
+    Raises:
+        UserError: a key, value or file is wrong; the message is one line.
+    """
+    _quiet()
+    try:
+        Experiment(words)
+    except MisconfigurationException as error:  # Lightning's own word for a user's mistake
+        raise UserError(" ".join(str(error).split())) from error
+
+
+class Parser(LightningArgumentParser):
+    """Lets a parsing error out as an exception, instead of a usage text of several hundred lines."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Raise; `Experiment.parse_arguments` makes one line of it."""
+        raise UserError(message) from ex
+
+
+class Experiment(LightningCLI):
+    """A run: parse, build, write the run folder, train and score.
+
+    Adds to LightningCLI: ``--task``, ``--name``, ``--runs_dir``, ``--report.metrics``, ``--checkpoint.*`` and ``--ema.*``;
+    the run folder with its complete ``config.yaml``; the test split at the best checkpoint after a fit.
+
+    Args:
+        words: the expanded command line.
+    """
+
+    def __init__(self, words: list[str]) -> None:
+        dropped = _DroppedKeys()
+        options = {"logger": dropped.logger, "allow_abbrev": False}
+        super().__init__(
+            args=words,
+            parser_class=Parser,
+            parser_kwargs={**options, **{name: dict(options) for name in self.subcommands()}},
+            save_config_callback=None,
+            seed_everything_default=0,
+            auto_configure_optimizers=False,
+        )
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add the platform's own keys."""
+        parser.add_argument("--task", type=str, help="Name of the task: nala tasks lists them.")
+        parser.add_argument("--name", type=str, default="", help="Ends the run folder's name.")
+        parser.add_argument("--runs_dir", type=str, default="runs", help="Where run folders are made.")
+        parser.add_argument("--report.metrics", type=list[str], default=[], help="Metrics of the table and the curves.")
+        parser.add_lightning_class_args(RunCheckpoint, "checkpoint")
+        parser.add_argument("--ema.decay", type=float | None, default=None, help="Average the weights; null: do not.")
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse the expanded words; ``sys.argv`` keeps what was typed, for the processes that DDP starts."""
+        try:
+            self.config = parser.parse_args(args)
+        except UserError as error:
+            raise UserError(explain(str(error), args)) from error
+
+    def _parse_ckpt_path(self) -> None:
+        # LightningCLI would let the hyper-parameters in a checkpoint override, unsaid, what was typed.
+        path = self.config[self.config.subcommand].get("ckpt_path")
+        if path and path not in ("best", "last", "hpc", "registry") and not Path(path).is_file():
+            raise UserError(f"no checkpoint at {path}: give --ckpt_path the path of a .ckpt file")
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Make the trainer, its log and the callbacks that every run has."""
+        settings = self.config_init[self.subcommand]
+        self.folder = self._make_folder(settings)
+        config = {**settings.trainer, "default_root_dir": str(self.folder)}
+        callbacks: list[Callback] = [
+            Report(settings.report.metrics, self.config[self.subcommand].seed_everything, settings.ckpt_path)
+        ]
+        if self.subcommand == "fit":
+            callbacks += [settings.checkpoint, Curves([f"val/{name}" for name in settings.report.metrics])]
+            if settings.ema.decay is not None:
+                callbacks.append(EMA(settings.ema.decay))
+            config["logger"] = [CSVLog(self.folder), *_loggers(config["logger"])]
+        else:
+            config["logger"] = _loggers(config["logger"]) or False
+        if config["enable_progress_bar"] is not False:
+            callbacks.append(progress(settings.checkpoint.monitor))
+            config["enable_progress_bar"] = isinstance(callbacks[-1], ProgressBar)
+        # The run's checkpoint is written by our own callback; Lightning's would add a second one.
+        config["enable_checkpointing"] = self.subcommand == "fit"
+        return self._instantiate_trainer(config, callbacks)
+
+    def _make_folder(self, settings: Namespace) -> Path:
+        if rank_zero_only.rank != 0:
+            return Path(os.environ.get(FOLDER_VARIABLE, settings.runs_dir))
+        if settings.ckpt_path and self.subcommand != "fit" and Path(settings.ckpt_path).parent.name == runs.CHECKPOINTS:
+            parent, name = Path(settings.ckpt_path).parent.parent / str(self.subcommand), settings.name
+        else:
+            label = "" if self.subcommand == "fit" else str(self.subcommand)
+            parent, name = Path(settings.runs_dir) / settings.task, settings.name or label or _label(settings)
+        folder = runs.new_folder(parent, name)
+        os.environ[FOLDER_VARIABLE] = str(folder)
+        return folder
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Write the configuration, run, and leave no empty folder behind a mistake."""
+        if rank_zero_only.rank == 0:
+            config = self._parser(subcommand).dump(self.config[subcommand], skip_none=False)
+            runs.write_atomic(self.folder / runs.CONFIG, config)
+        try:
+            super()._run_subcommand(subcommand)
+        except SystemExit as error:  # Lightning leaves so after Ctrl-C
+            if self.trainer.interrupted:
+                raise KeyboardInterrupt from error
+            raise
+        except UserError:
+            if rank_zero_only.rank == 0 and {path.name for path in self.folder.iterdir()} == {runs.CONFIG}:
+                shutil.rmtree(self.folder)
+            raise
+
+    def before_fit(self) -> None:
+        """Say what will run."""
+        network = getattr(self.model, "network", self.model)
+        size = sum(parameter.numel() for parameter in network.parameters())
+        if rank_zero_only.rank == 0:
+            print(f"run folder: {self.folder}")
+            print(f"{self.config.fit.task}: {type(network).__name__} with {size / 1e6:.2f} M parameters "
+                  f"on {type(self.datamodule).__name__}, {self.trainer.accelerator.__class__.__name__}", flush=True)
+
+    def after_fit(self) -> None:
+        """Score the test split at the best checkpoint."""
+        best = self.folder / runs.CHECKPOINTS / runs.BEST
+        if self.trainer.fast_dev_run or self.trainer.interrupted:
+            return
+        self.trainer.test(self.model, datamodule=self.datamodule, ckpt_path=str(best), verbose=False)
+
+
+def _label(settings: Namespace) -> str:
+    """The network's attention, or its class, so that runs of a comparison can be told apart by their folder."""
+    return ""
+
+
+def _loggers(value: Any) -> list[Any]:
+    if isinstance(value, bool) or value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+class _DroppedKeys(logging.Handler):
+    """Says which keys a changed class path left without a home; jsonargparse only tells its debug log."""
+
+    _TEXT = re.compile(r"Due to class_path change from '(.*)' to '(.*)', discarding init_args: (\{.*\})", re.DOTALL)
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self._said: set[str] = set()
+        self.logger = logging.getLogger("nala.parser")  # a registered one: jsonargparse copies it by its name
+        self.logger.setLevel(logging.DEBUG)
+        self.logger.propagate = False
+        self.logger.handlers = [self]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one line for a change of class that drops keys."""
+        message = record.getMessage()
+        if message not in self._said and (found := self._TEXT.search(message)):
+            self._said.add(message)
+            old, new, keys = found.groups()
+            print(f"nala: note: {new} instead of {old} drops {keys}", file=sys.stderr)
+
+
+def _quiet() -> None:
+    """Silence what Lightning and torch say on every run and no user can act on."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for text in (
+        r".*does not have many workers.*",
+        r".*LeafSpec.*",
+        r".*The `srun` command is available.*",
+        r".*is smaller than the logging interval.*",
+        r".*Checkpoint directory .* exists and is not empty.*",
+    ):
+        warnings.filterwarnings("ignore", text)

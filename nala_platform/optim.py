@@ -1,0 +1,118 @@
+"""Parameter groups and the learning-rate schedule that every task trains with."""
+
+import math
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from nala_platform.errors import UserError
+
+_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
+
+
+def parameter_groups(network: nn.Module) -> list[dict[str, Any]]:
+    """Split the trainable parameters of ``network`` into a decayed and an undecayed group.
+
+    Undecayed are biases, the scales of normalisation layers, every parameter that is a vector in all but name
+    (LayerScale ``(1, C, 1, 1)``, learned exponents ``(H,)``) and what the network itself lists in
+    ``no_weight_decay()`` (timm's convention). Decaying those shrinks a scale towards zero instead of regularising a map.
+
+    Returns:
+        ``[{"params": decayed}, {"params": undecayed, "weight_decay": 0.0}]``, empty groups left out. The first group
+        takes the optimizer's own ``weight_decay``.
+
+    >>> groups = parameter_groups(nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2)))
+    >>> [len(group["params"]) for group in groups]
+    [1, 3]
+    """
+    listed = _listed_without_decay(network)
+    decayed, undecayed = [], []
+    for module_name, module in network.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if not parameter.requires_grad:
+                continue
+            is_weight_matrix = parameter.ndim > 1 and parameter.numel() > max(parameter.shape)
+            full_name = f"{module_name}.{name}" if module_name else name
+            plain = is_weight_matrix and not isinstance(module, _NORMS) and full_name not in listed
+            (decayed if plain else undecayed).append(parameter)
+    # A parameter that two modules share (tied embeddings) must enter the optimizer once.
+    groups = [{"params": _once(decayed, set())}]
+    groups.append({"params": _once(undecayed, {id(p) for p in decayed}), "weight_decay": 0.0})
+    return [group for group in groups if group["params"]]
+
+
+def _once(parameters: list[nn.Parameter], seen: set[int]) -> list[nn.Parameter]:
+    unique = []
+    for parameter in parameters:
+        if id(parameter) not in seen:
+            seen.add(id(parameter))
+            unique.append(parameter)
+    return unique
+
+
+def _listed_without_decay(network: nn.Module) -> set[str]:
+    listed = set()
+    for module_name, module in network.named_modules():
+        names = getattr(module, "no_weight_decay", None)
+        if callable(names):
+            listed |= {f"{module_name}.{name}" if module_name else name for name in names()}
+    return listed
+
+
+def warmup_cosine(step: int, *, total_steps: int, warmup_steps: int, final: float) -> float:
+    """Factor on the base learning rate at ``step`` (0-based): linear warm-up, then half a cosine down to ``final``.
+
+    ``(step + 1) / (warmup_steps + 1)`` while ``step < warmup_steps``, else
+    ``final + (1 - final) * (1 + cos(pi * t)) / 2`` with ``t`` the share of the remaining steps done. Never zero
+    before the end, and constant at ``final`` after it. Loshchilov & Hutter, arXiv 1608.03983 (without restarts).
+
+    >>> [round(warmup_cosine(s, total_steps=6, warmup_steps=2, final=0.0), 3) for s in range(7)]
+    [0.333, 0.667, 1.0, 0.854, 0.5, 0.146, 0.0]
+    """
+    if step < warmup_steps:
+        return (step + 1) / (warmup_steps + 1)
+    progress = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
+    return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+class WarmupCosine(LambdaLR):
+    """Linear warm-up, then cosine decay, stepped once an optimizer step (see `warmup_cosine`).
+
+    Args:
+        optimizer: whose base learning rates are scaled.
+        total_steps: optimizer steps of the whole run; the trainer passes its estimate.
+        warmup: an ``int`` counts steps, a ``float`` in [0, 1) is a share of ``total_steps``.
+        final: the factor on the learning rate at the end, in (0, 1].
+
+    Raises:
+        UserError: ``warmup`` or ``final`` out of range, or a warm-up that fills the whole run.
+
+    A state dict holds numbers alone, so checkpoints load with ``weights_only=True``.
+    """
+
+    def __init__(self, optimizer: Optimizer, total_steps: int, warmup: int | float = 0.1, final: float = 0.01) -> None:
+        if not 0.0 < final <= 1.0:
+            raise UserError(f"schedule.final must be in (0, 1], got {final}")
+        warmup_steps = _warmup_steps(warmup, total_steps)
+
+        def factor(step: int) -> float:
+            return warmup_cosine(step, total_steps=total_steps, warmup_steps=warmup_steps, final=final)
+
+        super().__init__(optimizer, factor)
+
+
+def _warmup_steps(warmup: int | float, total_steps: int) -> int:
+    if isinstance(warmup, float) and not 0.0 <= warmup < 1.0:
+        raise UserError(
+            f"schedule.warmup = {warmup} is a float, so it is a share of the run and must be in [0, 1); "
+            f"write {int(warmup)} (an int) for that many steps"
+        )
+    steps = round(warmup * total_steps) if isinstance(warmup, float) else warmup
+    if steps < 0 or steps >= total_steps:
+        raise UserError(
+            f"schedule.warmup = {warmup} gives {steps} warm-up steps, but the run has {total_steps}: "
+            "lower schedule.warmup or raise trainer.max_epochs"
+        )
+    return steps

@@ -1,0 +1,126 @@
+"""One clear line from what jsonargparse says of a mistake.
+
+jsonargparse reports every type that a value failed against, nested as the configuration is; the words that matter are
+the innermost ones. The shapes handled here are those of jsonargparse 4.53, each held by a test; anything else is passed
+on whole, on one line.
+"""
+
+import inspect
+import re
+from importlib import import_module
+from typing import Any
+
+import yaml
+
+from nala_platform.argv import near
+
+_PARSER_KEY = re.compile(r'Parser key "([\w.]+)"')
+_NESTED = re.compile(r"Given value: NestedArg\(key='([\w.+]+)', val=(.*)\)")
+_UNKNOWN = (
+    re.compile(r"Option '([\w.+]+)' is not accepted"),
+    re.compile(r"unrecognized arguments: --([\w.+]+)"),
+    re.compile(r"Subcommand '\w+' does not accept option '([\w.]+)'"),
+)
+_GROUP = re.compile(r"Group '([\w.]+)' does not accept option '([\w.]+)'")
+_CLASS = re.compile(r"Problem with given class_path '(.*?)':\s*(.*)")
+_EXPECTED = re.compile(r"Expected an? (?:<class '([\w.]+)'>|(.+))")
+_IMPLIED = ("NoneType", "Tensor", "path but", "dot import path")  # allowed too, but not what was meant
+
+
+def explain(message: str, words: list[str]) -> str:
+    """The line for a person: key, value, what is wrong, and the nearest key where one was mistyped.
+
+    Args:
+        message: from jsonargparse.
+        words: the expanded command line that was parsed; its files and class paths tell which keys there are.
+    """
+    outer = [key for key in _PARSER_KEY.findall(message)]
+    nested = _NESTED.search(message)
+    if found := _GROUP.search(message):
+        return _unknown(".".join((*outer[1:], *found.groups())), words)
+    for pattern in _UNKNOWN:
+        if found := pattern.search(message):
+            leaf = found.group(1)
+            path = f"{outer[0]}.{nested.group(1)}" if nested else ".".join((*outer, leaf))
+            return _unknown(path, words)
+    path = f"{outer[0]}.{nested.group(1)}" if nested and outer else ".".join(outer)
+    if found := _CLASS.search(message):
+        return f"{path}: cannot use {found.group(1)!r}: {found.group(2)}"
+    value = nested.group(2) if nested else _given(message, path.split(".")[1:])
+    kinds = [(first or second).split(".")[-1] for first, second in _EXPECTED.findall(message)]
+    wanted = list(dict.fromkeys(kind for kind in kinds if not kind.startswith(_IMPLIED)))
+    if path and wanted and value is not None:
+        return f"{path}: expected {' or '.join(wanted)}, got {value}"
+    return " ".join(message.split())
+
+
+def _given(message: str, path: list[str]) -> str | None:
+    values = re.findall(r"Given value: (.*)", message)
+    value = yaml.safe_load(values[0]) if values else None
+    for part in path:  # from a file comes the whole branch; the path leads to the leaf
+        if isinstance(value, dict):
+            value = value.get(part, value.get("init_args", {}).get(part))
+    return repr(value) if values else None
+
+
+def _unknown(path: str, words: list[str]) -> str:
+    parts = path.replace(".init_args", "").split(".")
+    for depth, part in enumerate(parts):
+        known = keys_under(".".join(parts[:depth]), words)
+        if known and part not in known:
+            wrong = ".".join(parts[: depth + 1])
+            meant = near(part, known)
+            listed = f" Keys there: {', '.join(known)}" if meant == "." else ""
+            return f"no key --{wrong}{meant}{listed}"
+    return f"no key --{path}"
+
+
+def keys_under(parent: str, words: list[str]) -> list[str]:
+    """The keys below ``parent`` (dotted, empty for the top) for the classes that this command line names.
+
+    >>> keys_under("model.schedule", ["fit", "--model.schedule", "nala_platform.optim.WarmupCosine"])
+    ['warmup', 'final']
+    """
+    if not parent:
+        return ["trainer", "model", "data", "checkpoint", "ema", "report", "task", "name", "runs_dir", "seed_everything"]
+    path = parent.split(".")
+    if path == ["trainer"]:
+        return _parameters("lightning.pytorch.Trainer")
+    if path == ["checkpoint"]:
+        return _parameters("nala_platform.callbacks.checkpoint.RunCheckpoint")
+    class_path = _typed(parent, words) or _configured(path, words)
+    names = _parameters(class_path)
+    # an optimizer's first parameter and a schedule's first two are handed over by the task
+    handed_over = ("optimizer", "total_steps") if "total_steps" in names else ("params",)
+    return [name for name in names if name not in handed_over]
+
+
+def _typed(key: str, words: list[str]) -> str | None:
+    for index, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        if flag == f"--{key}" and (equals or index + 1 < len(words)):
+            return value if equals else words[index + 1]
+    return None
+
+
+def _configured(path: list[str], words: list[str]) -> str | None:
+    found = None
+    for index, word in enumerate(words[:-1]):
+        if word == "--config":
+            node: Any = yaml.safe_load(open(words[index + 1]).read())
+            for part in path:
+                node = node.get(part, node.get("init_args", {}).get(part)) if isinstance(node, dict) else None
+            if isinstance(node, dict):
+                found = node.get("class_path", found)
+    return found
+
+
+def _parameters(class_path: str | None) -> list[str]:
+    module_name, _, name = (class_path or "").rpartition(".")
+    if not module_name:
+        return []
+    try:
+        target = getattr(import_module(module_name), name)
+    except (ImportError, AttributeError):  # the class path itself is wrong; jsonargparse's own message says so
+        return []
+    return [key for key in inspect.signature(target).parameters if key not in ("self", "args", "kwargs")]

@@ -1,0 +1,142 @@
+"""The training loop, once: what every task shares."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torchmetrics import Metric
+
+from nala_platform.errors import DivergedError, UserError
+from nala_platform.optim import parameter_groups
+
+ScheduleCallable = Callable[[Optimizer, int], LRScheduler]
+
+
+class Step(NamedTuple):
+    """What one batch gives: a scalar loss, what the network said, what was true, and how many samples that was."""
+
+    loss: Tensor
+    prediction: Tensor
+    target: Tensor
+    count: int
+
+
+class Task(LightningModule, ABC):
+    """One training loop for all tasks: a task adds its `step`, its `predict` and its metric.
+
+    Args:
+        network: what is trained, ready built; it tells ``num_classes`` where the task has classes.
+        optimizer: makes the optimizer from parameter groups (`nala_platform.optim.parameter_groups`).
+        schedule: makes the learning-rate schedule from the optimizer and the number of optimizer steps of the run;
+            stepped once an optimizer step.
+        scores: accumulates the metric of one split; validation and test each get a copy.
+
+    Logged: ``train/loss`` and ``lr`` by step, ``train/loss_epoch``; ``val/loss``, ``test/loss`` and every entry of the
+    scores as ``val/<name>``, ``test/<name>`` over the whole split, whatever the batch size or process count.
+    """
+
+    def __init__(
+        self, *, network: nn.Module, optimizer: OptimizerCallable, schedule: ScheduleCallable, scores: Metric
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.make_optimizer = optimizer
+        self.make_schedule = schedule
+        self.scores = nn.ModuleDict({"val": scores.clone(), "test": scores.clone()})
+        self._last_loss: Tensor | None = None
+
+    @abstractmethod
+    def step(self, batch: dict[str, Any]) -> Step:
+        """Loss, prediction and target of one batch; called in training and in evaluation (``self.training`` tells)."""
+
+    @abstractmethod
+    def predict(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """What a person wants to know of one batch, as tensors and plain lists with one entry a sample."""
+
+    def setup(self, stage: str) -> None:
+        """Refuse data and model that do not fit together, before the first batch."""
+        data = getattr(self.trainer, "datamodule", None)
+        for owner, key, flag in (
+            (self.network, "num_classes", "--model.network.num_classes"),
+            (self, "ignore_index", "--model.ignore_index"),
+        ):
+            wanted, built = getattr(data, key, None), getattr(owner, key, None)
+            if wanted is not None and built is not None and wanted != built:
+                raise UserError(f"the data has {key} {wanted}, but the model was built with {built}: add {flag} {wanted}")
+        names = getattr(data, "class_names", None)
+        for scores in self.scores.values():
+            if names is not None and hasattr(scores, "class_names"):
+                scores.class_names = tuple(names)
+
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
+        """The loss of one batch; one that is not finite ends the run with a `DivergedError`."""
+        step = self.step(batch)
+        self._last_loss = step.loss.detach()
+        if batch_idx % self.trainer.log_every_n_steps == 0:
+            self._stop_if_diverged()
+        self.log("train/loss", step.loss, on_step=True, on_epoch=True, prog_bar=True, batch_size=step.count)
+        return step.loss
+
+    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
+        """Accumulate ``val/…``; returns the prediction for callbacks."""
+        return self._evaluate("val", batch)
+
+    def test_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
+        """Accumulate ``test/…``; returns the prediction for callbacks."""
+        return self._evaluate("test", batch)
+
+    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
+        """See `predict`."""
+        return self.predict(batch)
+
+    def _stop_if_diverged(self) -> None:
+        # Asked for only now and then: reading the value makes a GPU wait. A loss that was NaN once stays NaN, because
+        # the weights are; so asking before each validation keeps spoiled weights out of every checkpoint.
+        if self._last_loss is not None and not torch.isfinite(self._last_loss):
+            raise DivergedError(
+                f"the training loss is {self._last_loss.item()} at step {self.trainer.global_step}: lower the learning "
+                "rate (--model.optimizer.lr), lengthen the warm-up (--model.schedule.warmup) or clip harder "
+                "(--trainer.gradient_clip_val)"
+            )
+
+    def on_validation_start(self) -> None:
+        """No checkpoint of spoiled weights: stop before the validation that would save them."""
+        self._stop_if_diverged()
+
+    def on_validation_epoch_end(self) -> None:
+        """Compute the validation scores over the whole split."""
+        self._finish("val")
+
+    def on_test_epoch_end(self) -> None:
+        """Compute the test scores over the whole split."""
+        self._finish("test")
+
+    def _evaluate(self, split: str, batch: dict[str, Any]) -> Tensor:
+        step = self.step(batch)
+        self.scores[split].update(step.prediction, step.target)
+        self.log(f"{split}/loss", step.loss, batch_size=step.count, sync_dist=True)
+        return step.prediction
+
+    def _finish(self, split: str) -> None:
+        scores = self.scores[split]
+        assert isinstance(scores, Metric)
+        # torchmetrics has reduced over processes already, so every rank logs the same number
+        self.log_dict({f"{split}/{name}": value.float() for name, value in scores.compute().items()})
+        scores.reset()
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        """Optimizer over parameter groups, schedule over the run's optimizer steps."""
+        optimizer = self.make_optimizer(parameter_groups(self.network))
+        steps = int(self.trainer.estimated_stepping_batches)
+        schedule = self.make_schedule(optimizer, steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Log the learning rate that this step uses."""
+        self.log("lr", torch.tensor(optimizer.param_groups[0]["lr"]), prog_bar=False)
