@@ -3,6 +3,7 @@
 Shapes: H W pixels.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,10 @@ from nala_platform.data.pictures import SUFFIXES, PictureItems, pictures_under, 
 from nala_platform.errors import UserError
 
 Transform = Callable[[Image.Image], Tensor]
+# timm passes over sections that it cannot read, such as one without its number
+_RANDAUG = re.compile(r"[a-z0-9]+(-([a-su-z][a-z]*[0-9.]+|t[a-z0-9_]+))*")
+_EXAMPLE = "for example rand-m9-mstd0.5-inc1, or none"
+
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 
@@ -53,8 +58,8 @@ class Augment:
     """What training does to a picture, in timm's words; evaluation does none of it.
 
     Attributes:
-        randaug: timm's RandAugment, AugMix or AutoAugment string; ``None`` for none.
-        color_jitter: strength of brightness, contrast and saturation; only without ``randaug``.
+        randaug: timm's RandAugment, AugMix or AutoAugment string, or ``none``.
+        color_jitter: strength of brightness, contrast and saturation; only without ``randaug``, or with its policy 3a.
         re_prob: probability of random erasing (with noise).
         scale: share of the picture's area that the random crop takes, from and to.
         ratio: of the crop's width to its height, from and to.
@@ -62,8 +67,8 @@ class Augment:
         vflip: probability of an upside-down flip.
     """
 
-    randaug: str | None = "rand-m9-mstd0.5-inc1"
-    color_jitter: float | None = None
+    randaug: str = "rand-m9-mstd0.5-inc1"
+    color_jitter: float = 0.0
     re_prob: float = 0.0
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (0.75, 1.3333)
@@ -78,8 +83,16 @@ class Augment:
             raise UserError(
                 f"data.augment: scale {self.scale} and ratio {self.ratio} must be positive, the smaller first"
             )
-        if self.randaug and self.color_jitter and "3a" not in self.randaug:
-            raise UserError("data.augment.color_jitter does not act beside randaug: set one of them to null")
+        if self.color_jitter < 0:
+            raise UserError(f"data.augment.color_jitter is {self.color_jitter}: it must be 0 or more")
+        if self.randaug == "none":
+            return
+        if not _RANDAUG.fullmatch(self.randaug):
+            raise UserError(f"data.augment.randaug: timm does not know {self.randaug!r}; {_EXAMPLE}")
+        if self.color_jitter and "3a" not in self.randaug:
+            raise UserError(
+                "data.augment.color_jitter does not act beside randaug: set randaug to none or the jitter to 0"
+            )
 
 
 class ImageFolderData(DataModule):
@@ -186,8 +199,8 @@ class ImageFolderData(DataModule):
                 ratio=augment.ratio,
                 hflip=augment.hflip,
                 vflip=augment.vflip,
-                color_jitter=augment.color_jitter,  # type: ignore[arg-type]
-                auto_augment=augment.randaug,
+                color_jitter=augment.color_jitter or None,  # type: ignore[arg-type]
+                auto_augment=None if augment.randaug == "none" else augment.randaug,
                 interpolation=self.pixels.interpolation,
                 mean=self.mean,
                 std=self.std,
@@ -196,10 +209,7 @@ class ImageFolderData(DataModule):
             )
             return cast(Transform, transform)
         except (AssertionError, ValueError, IndexError) as error:
-            example = "rand-m9-mstd0.5-inc1"
-            raise UserError(
-                f"data.augment.randaug: timm does not know {augment.randaug!r}; for example {example}"
-            ) from error
+            raise UserError(f"data.augment.randaug: timm does not know {augment.randaug!r}; {_EXAMPLE}") from error
 
     def _eval_transform(self) -> Transform:
         transform = create_transform(

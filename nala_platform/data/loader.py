@@ -61,12 +61,17 @@ def collate(samples: list[Sample | Failure]) -> Sample | Failure:
     return default_collate(good)
 
 
-class Loader(DataLoader[Sample]):
+class Loader(DataLoader[Any]):
     """A `DataLoader` over a `Guarded` data set that raises what failed, as the `UserError` that it was."""
 
     def __iter__(self) -> Iterator[Sample]:  # type: ignore[override]
-        for batch in super().__iter__():
+        batches = super().__iter__()
+        for batch in batches:
             if isinstance(batch, Failure):
+                # Left to the garbage collector, which finalises the queues first, workers would be waited for in vain.
+                if self.num_workers:
+                    batches._shutdown_workers()  # type: ignore[attr-defined]
+                    self._iterator = None
                 raise UserError(batch.message)
             yield batch
 

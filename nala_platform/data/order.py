@@ -92,7 +92,7 @@ class TrainOrder(Sampler[Draw]):
         if size < self.global_batch:
             raise UserError(
                 f"the training split has {size} samples, fewer than one global batch of {self.global_batch} "
-                f"(batch_size {batch_size} on {world_size} processes): lower --data.batch_size to {size // world_size} or less"
+                f"(batch_size {batch_size} on {world_size} processes): lower --data.batch_size to {size // world_size}"
             )
         self.size, self.batch_size, self.seed, self.rank, self.world_size = size, batch_size, seed, rank, world_size
         self.epoch = 0

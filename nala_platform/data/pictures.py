@@ -75,6 +75,7 @@ def split_folder(root: Path, name: str) -> Path:
 
 def normalised(pixels_HW3: np.ndarray, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """``(pixels / 255 - mean) / std`` as float32 ``(3, H, W)`` of uint8 pixels ``(H, W, 3)``."""
-    pixels_3HW = torch.from_numpy(np.ascontiguousarray(pixels_HW3)).permute(2, 0, 1).float()
+    # a copy: Pillow's arrays are read-only, and torch takes no views of flipped ones
+    pixels_3HW = torch.from_numpy(np.array(pixels_HW3)).permute(2, 0, 1).float()
     middle, width = (torch.tensor(values)[:, None, None] * 255 for values in (mean, std))
     return ((pixels_3HW - middle) / width).contiguous()
