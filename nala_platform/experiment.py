@@ -41,6 +41,13 @@ def run(words: list[str]) -> None:
         Experiment(words)
     except MisconfigurationException as error:  # Lightning's own word for a user's mistake
         raise UserError(" ".join(str(error).split())) from error
+    except (ValueError, TypeError) as error:  # jsonargparse wraps what a constructor raises
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, UserError):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None:
+            raise
+        raise cause from None
 
 
 class Parser(LightningArgumentParser):
@@ -73,6 +80,16 @@ class Experiment(LightningCLI):
             auto_configure_optimizers=False,
         )
 
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """Lightning's four, without its own table of results: `Report` prints one."""
+        arguments = LightningCLI.subcommands()
+        return arguments | {name: arguments[name] | {"verbose"} for name in ("validate", "test")}
+
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        quiet = {"verbose": False} if subcommand in ("validate", "test") else {}
+        return super()._prepare_subcommand_kwargs(subcommand) | quiet
+
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the platform's own keys."""
         parser.add_argument("--task", type=str, help="Name of the task: nala tasks lists them.")
@@ -100,9 +117,7 @@ class Experiment(LightningCLI):
         settings = self.config_init[self.subcommand]
         self.folder = self._make_folder(settings)
         config = {**settings.trainer, "default_root_dir": str(self.folder)}
-        callbacks: list[Callback] = [
-            Report(settings.report.metrics, self.config[self.subcommand].seed_everything, settings.ckpt_path)
-        ]
+        callbacks: list[Callback] = [Report(settings.report.metrics, self.config[self.subcommand].seed_everything)]
         if self.subcommand == "fit":
             callbacks += [settings.checkpoint, Curves([f"val/{name}" for name in settings.report.metrics])]
             if settings.ema.decay is not None:
@@ -124,7 +139,7 @@ class Experiment(LightningCLI):
             parent, name = Path(settings.ckpt_path).parent.parent / str(self.subcommand), settings.name
         else:
             label = "" if self.subcommand == "fit" else str(self.subcommand)
-            parent, name = Path(settings.runs_dir) / settings.task, settings.name or label or _label(settings)
+            parent, name = Path(settings.runs_dir) / settings.task, settings.name or label
         folder = runs.new_folder(parent, name)
         os.environ[FOLDER_VARIABLE] = str(folder)
         return folder
@@ -162,11 +177,6 @@ class Experiment(LightningCLI):
         self.trainer.test(self.model, datamodule=self.datamodule, ckpt_path=str(best), verbose=False)
 
 
-def _label(settings: Namespace) -> str:
-    """The network's attention, or its class, so that runs of a comparison can be told apart by their folder."""
-    return ""
-
-
 def _loggers(value: Any) -> list[Any]:
     if isinstance(value, bool) or value is None:
         return []
@@ -197,10 +207,14 @@ class _DroppedKeys(logging.Handler):
 
 def _quiet() -> None:
     """Silence what Lightning and torch say on every run and no user can act on."""
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     for text in (
         r".*does not have many workers.*",
         r".*LeafSpec.*",
+        r".*Grad strides do not match bucket view strides.*",  # depthwise kernels; DDP copies, and is right
+        r".*It is recommended to use `self.log\('(val|test)/.*",  # the scores are reduced over processes already
+        r".*callbacks used to create the checkpoint need to be provided.*",
         r".*The `srun` command is available.*",
         r".*is smaller than the logging interval.*",
         r".*Checkpoint directory .* exists and is not empty.*",

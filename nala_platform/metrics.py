@@ -23,6 +23,7 @@ class ClassificationScores(Metric):
     """
 
     full_state_update = False
+    protocol = "share of the split's images whose label is the first (top-5: among the first five) of the logits"
     top1_right: Tensor
     top5_right: Tensor
     count: Tensor
@@ -64,6 +65,10 @@ class SegmentationScores(Metric):
     """
 
     full_state_update = False
+    protocol = (
+        "one confusion matrix over all pixels of the split but the ignored; mean over the classes that occur in truth "
+        "or prediction"
+    )
     confusion: Tensor
 
     def __init__(

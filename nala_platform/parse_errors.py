@@ -5,12 +5,13 @@ the innermost ones. The shapes handled here are those of jsonargparse 4.53, each
 on whole, on one line.
 """
 
-import inspect
 import re
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import yaml
+from jsonargparse import ArgumentParser
 
 from nala_platform.argv import near
 
@@ -83,16 +84,22 @@ def keys_under(parent: str, words: list[str]) -> list[str]:
     """
     if not parent:
         return ["trainer", "model", "data", "checkpoint", "ema", "report", "task", "name", "runs_dir", "seed_everything"]
+    fixed = {
+        "trainer": "lightning.pytorch.Trainer",
+        "checkpoint": "nala_platform.callbacks.checkpoint.RunCheckpoint",
+    }
+    if parent in fixed:
+        return _keys(fixed[parent])
     path = parent.split(".")
-    if path == ["trainer"]:
-        return _parameters("lightning.pytorch.Trainer")
-    if path == ["checkpoint"]:
-        return _parameters("nala_platform.callbacks.checkpoint.RunCheckpoint")
-    class_path = _typed(parent, words) or _configured(path, words)
-    names = _parameters(class_path)
-    # an optimizer's first parameter and a schedule's first two are handed over by the task
-    handed_over = ("optimizer", "total_steps") if "total_steps" in names else ("params",)
-    return [name for name in names if name not in handed_over]
+    own = _keys(_typed(parent, words) or _configured(path, words))
+    if own:
+        # an optimizer's first parameter and a schedule's first two are handed over by the task
+        handed_over = ("optimizer", "total_steps") if "total_steps" in own else ("params",)
+        return [key for key in own if "." not in key and key not in handed_over]
+    # a group of settings of the class above it, such as data.augment
+    group = f"{path[-1]}."
+    above = _keys(_typed(".".join(path[:-1]), words) or _configured(path[:-1], words))
+    return [key.removeprefix(group) for key in above if key.startswith(group)]
 
 
 def _typed(key: str, words: list[str]) -> str | None:
@@ -107,7 +114,7 @@ def _configured(path: list[str], words: list[str]) -> str | None:
     found = None
     for index, word in enumerate(words[:-1]):
         if word == "--config":
-            node: Any = yaml.safe_load(open(words[index + 1]).read())
+            node: Any = yaml.safe_load(Path(words[index + 1]).read_text())
             for part in path:
                 node = node.get(part, node.get("init_args", {}).get(part)) if isinstance(node, dict) else None
             if isinstance(node, dict):
@@ -115,7 +122,8 @@ def _configured(path: list[str], words: list[str]) -> str | None:
     return found
 
 
-def _parameters(class_path: str | None) -> list[str]:
+def _keys(class_path: str | None) -> list[str]:
+    """What jsonargparse would take for the class or function, nested groups dotted."""
     module_name, _, name = (class_path or "").rpartition(".")
     if not module_name:
         return []
@@ -123,4 +131,6 @@ def _parameters(class_path: str | None) -> list[str]:
         target = getattr(import_module(module_name), name)
     except (ImportError, AttributeError):  # the class path itself is wrong; jsonargparse's own message says so
         return []
-    return [key for key in inspect.signature(target).parameters if key not in ("self", "args", "kwargs")]
+    parser = ArgumentParser()
+    add = parser.add_class_arguments if isinstance(target, type) else parser.add_function_arguments
+    return add(target, fail_untyped=False)

@@ -46,8 +46,10 @@ class Task(LightningModule, ABC):
     ) -> None:
         super().__init__()
         self.network = network
-        self.make_optimizer = optimizer
-        self.make_schedule = schedule
+        # Wrapped, because weight averaging copies the module deeply: a function is shared, while jsonargparse's callable
+        # would take the parser, the trainer and its child processes along.
+        self.make_optimizer = lambda groups: optimizer(groups)
+        self.make_schedule = lambda made, steps: schedule(made, steps)
         self.scores = nn.ModuleDict({"val": scores.clone(), "test": scores.clone()})
         self._last_loss: Tensor | None = None
 
@@ -80,7 +82,8 @@ class Task(LightningModule, ABC):
         self._last_loss = step.loss.detach()
         if batch_idx % self.trainer.log_every_n_steps == 0:
             self._stop_if_diverged()
-        self.log("train/loss", step.loss, on_step=True, on_epoch=True, prog_bar=True, batch_size=step.count)
+        # one scalar beside a whole gradient: so the logged loss is that of the global batch
+        self.log("train/loss", step.loss, on_step=True, on_epoch=True, prog_bar=True, batch_size=step.count, sync_dist=True)
         return step.loss
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:

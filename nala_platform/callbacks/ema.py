@@ -2,26 +2,38 @@
 
 from typing import Any
 
+import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import EMAWeightAveraging
+from lightning.pytorch.callbacks import WeightAveraging
+from torch import Tensor
 
 from nala_platform.errors import UserError
 
 
-class EMA(EMAWeightAveraging):
-    """Lightning's weight averaging with decay ``d``: ``average <- d * average + (1 - d) * weights`` after each step.
+class EMA(WeightAveraging):
+    """Lightning's weight averaging, exponential: ``average <- d_n * average + (1 - d_n) * weights`` after each step n.
+
+    ``d_n = min(decay, (1 + n) / (10 + n))``: the young average forgets the random start quickly, whatever the decay.
 
     Validation, a checkpoint's ``state_dict`` and every later test or prediction use the average; training goes on from
     the plain weights, which a checkpoint keeps beside it. Buffers (batch statistics) are averaged alike.
 
     Args:
-        decay: d in (0, 1).
+        decay: in (0, 1); the window is about ``1 / (1 - decay)`` steps.
     """
 
     def __init__(self, decay: float) -> None:
         if not 0.0 < decay < 1.0:
             raise UserError(f"ema.decay must be in (0, 1), or null for no averaging, got {decay}")
-        super().__init__(decay=decay)
+        super().__init__(multi_avg_fn=self._average)
+        self.decay = decay
+
+    def _average(self, averages: list[Tensor], weights: list[Tensor], count: Tensor | int) -> None:
+        if not averages[0].is_floating_point():  # counters, such as BatchNorm's, have no mean
+            torch._foreach_copy_(averages, weights)
+            return
+        decay = min(self.decay, (1.0 + float(count)) / (10.0 + float(count)))
+        torch._foreach_lerp_(averages, weights, 1.0 - decay)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Make the average when a fit begins; drop it when anything else does.

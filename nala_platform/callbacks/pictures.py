@@ -3,6 +3,7 @@
 Shapes: B batch, C channels or classes, H W pixels.
 """
 
+import math
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ class SegmentationPictures(Callback):
     """Writes ``predictions.png`` after a test: image, truth, prediction and mistakes, a row a sample, with a legend.
 
     Args:
-        count: how many samples, spread evenly over the split's batches.
+        count: how many samples: the first few of each batch, as many of each as it takes.
     """
 
     def __init__(self, count: int = 6) -> None:
@@ -94,15 +95,15 @@ class SegmentationPictures(Callback):
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
     ) -> None:
-        """Keep the first sample of some batches."""
-        total = int(trainer.num_test_batches[0]) if np.isfinite(trainer.num_test_batches[0]) else 0
-        wanted = len(self._samples) < self.count and batch_idx * self.count >= len(self._samples) * total
-        if trainer.is_global_zero and wanted:
-            data: Any = getattr(trainer, "datamodule")  # noqa: B009
-            for row in range(min(len(outputs), max(1, self.count // max(1, total)))):
-                truth = batch["target"][row].cpu().numpy().astype(np.int64)
-                predicted = outputs[row].argmax(0).cpu().numpy()
-                self._samples.append((displayable(batch["image"][row], data.mean, data.std), truth, predicted))
+        """Keep the first samples of the batch."""
+        if not trainer.is_global_zero or len(self._samples) >= self.count:
+            return
+        data: Any = getattr(trainer, "datamodule")  # noqa: B009
+        batches = trainer.num_test_batches[0]
+        each = 1 if math.isinf(batches) else math.ceil(self.count / batches)
+        for image, logits, target in list(zip(batch["image"], outputs, batch["target"], strict=True))[:each]:
+            truth, predicted = target.cpu().numpy().astype(np.int64), logits.argmax(0).cpu().numpy()
+            self._samples.append((displayable(image, data.mean, data.std), truth, predicted))
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw what was kept."""

@@ -23,14 +23,12 @@ class Report(Callback):
     Args:
         metrics: names without their split, the first being the one to judge by, such as ``["miou", "pixel_accuracy"]``.
         seed: of the run.
-        checkpoint: the file whose weights are scored, or ``None`` for those of a fit that goes before.
     """
 
-    def __init__(self, metrics: list[str], seed: int, checkpoint: str | None = None) -> None:
+    def __init__(self, metrics: list[str], seed: int) -> None:
         super().__init__()
         self.metrics = metrics
         self.seed = seed
-        self.checkpoint = checkpoint
         self._start = time.monotonic()
         self._fit: dict[str, Any] = {}
 
@@ -53,13 +51,15 @@ class Report(Callback):
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         data: Any = getattr(trainer, "datamodule", None)
         baselines = data.baselines() if split == "test" else {}
+        scores = getattr(pl_module, "scores")[split]  # noqa: B009 - a Task's, not every LightningModule's
+        folder = Path(trainer.default_root_dir)
         summary = {
             "metrics": metrics,
             "absent_classes": [name.split("/")[-1] for name, value in metrics.items() if math.isnan(value)],
-            "protocol": data.protocol(),
+            "protocol": data.protocol() | {"scores": getattr(scores, "protocol", type(scores).__name__)},
             "baselines": baselines,
             "parameters": sum(p.numel() for p in pl_module.parameters()),
-            "checkpoint": self.checkpoint,
+            "checkpoint": _within(trainer.ckpt_path, folder),
             **self._fit,
             "seed": self.seed,
             "command": shlex.join(["nala", *sys.argv[1:]]),
@@ -67,7 +67,6 @@ class Report(Callback):
             "processes": trainer.world_size,
             "versions": versions(),
         }
-        folder = Path(trainer.default_root_dir)
         write_json(folder / SUMMARY, summary)
         self._print(metrics, baselines, split, folder)
 
@@ -86,6 +85,14 @@ class Report(Callback):
             if math.isnan(value):
                 console.print(f"no {name}: the class occurs neither in truth nor in prediction, and is in no mean")
         console.print(f"run folder: {folder}", soft_wrap=True, highlight=False)
+
+
+def _within(checkpoint: str | Path | None, folder: Path) -> str | None:
+    """The scored file, relative to the run folder when it is in there: a folder that is moved stays right."""
+    if checkpoint is None:
+        return None
+    path = Path(checkpoint)
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
 
 def _number(value: float | None) -> str:

@@ -1,0 +1,81 @@
+"""A mistake on the command line or in a file is one line that names the key, the value and the mend."""
+
+from pathlib import Path
+
+import pytest
+
+from nala_platform import argv
+from nala_platform.errors import UserError
+from nala_platform.experiment import Experiment
+from nala_platform.parse_errors import explain
+
+
+def parse_error(*words: str) -> str:
+    with pytest.raises(UserError) as caught:
+        Experiment(argv.expand(["fit", *words]))
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--trainer.max_epoch", "3"], "no key --trainer.max_epoch; did you mean 'max_epochs'?"),
+        (["--trianer.max_epochs", "3"], "no key --trianer; did you mean 'trainer'?"),
+        (["--model.optimzer.lr", "3"], "no key --model.optimzer; did you mean 'optimizer'?"),
+        (["--model.network.atention", "nala"], "no key --model.network.atention; did you mean 'attention'?"),
+        (["--model.optimizer.lr", "abc"], "model.optimizer.lr: expected float, got 'abc'"),
+        (["--trainer.max_epochs", "two"], "trainer.max_epochs: expected int, got 'two'"),
+        (["--data.batch_sise", "3"], "no key --data.batch_sise; did you mean 'batch_size'?"),
+        (["--data", "nala_platform.data.digits.Digit"], "data: cannot use 'nala_platform.data.digits.Digit'"),
+        (["--model.schedule.warm_up", "3"], "no key --model.schedule.warm_up; did you mean 'warmup'?"),
+    ],
+)
+def test_typed(words: list[str], message: str):
+    assert parse_error("--task", "seg", *words).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("data:\n  init_args:\n    batch_size: many\n", "data.batch_size: expected int, got 'many'"),
+        ("model:\n  init_args:\n    network:\n      init_args:\n        wdith: 4\n", "no key --model.network.wdith"),
+        ("trianer:\n  max_epochs: 4\n", "no key --trianer; did you mean 'trainer'?"),
+    ],
+)
+def test_in_a_file(tmp_path: Path, text: str, message: str):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(text)
+    assert parse_error("--task", "seg", "--config", str(mine)).startswith(message)
+
+
+def test_inside_a_group_of_settings():
+    text = parse_error("--task", "seg", "--config", "mask_folder", "--data.root", "x", "--data.labels.num_clases", "3")
+    assert text == "no key --data.labels.num_clases; did you mean 'num_classes'?"
+
+
+def test_what_is_not_understood_is_passed_on_whole_on_one_line():
+    assert explain("something\n  new", ["fit"]) == "something new"
+
+
+def test_a_changed_class_path_lists_the_keys_it_drops(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """C1."""
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("model:\n  init_args:\n    optimizer:\n      init_args:\n        amsgrad: true\n")
+    with pytest.raises(SystemExit):
+        words = ["--config", str(mine), "--model.optimizer", "torch.optim.SGD", "--model.optimizer.lr", "1e-3"]
+        Experiment(argv.expand(["fit", "--task", "seg", *words, "--print_config"]))
+    printed = capsys.readouterr()
+    assert "torch.optim.SGD instead of torch.optim.AdamW drops {'amsgrad': True}" in printed.err
+    assert "lr: 0.001" in printed.out
+
+
+@pytest.mark.parametrize("text", ["1e-3", "1.0e-3", "0.001"])
+def test_a_number_in_scientific_notation_is_a_number(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str):
+    """C4: plain YAML takes 1e-3 for a string."""
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(f"model:\n  init_args:\n    optimizer:\n      init_args:\n        lr: {text}\n")
+    with pytest.raises(SystemExit):
+        Experiment(argv.expand(["fit", "--task", "seg", "--config", str(mine), "--print_config"]))
+    assert "lr: 0.001\n" in capsys.readouterr().out
