@@ -1,0 +1,118 @@
+"""The arrows of the house: who may import whom, read from the source."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ROOMS = {
+    "attention": "nala_platform/attention",
+    "nn": "nala_platform/nn",
+    "models": "nala_platform/models",
+    "data": "nala_platform/data",
+    "callbacks": "nala_platform/callbacks",
+    "tasks": "tasks",
+    "conf": "conf",
+    "sweeps": "sweeps",
+}
+LIGHT = {"errors", "runs", "argv"}  # import nothing heavy and may be imported by all
+ARROWS = {
+    "attention": {"errors"},
+    "nn": {"attention", "errors"},
+    "models": {"nn", "attention", "errors"},
+    "data": {"metrics", "errors"},
+    "callbacks": {"metrics", "errors", "runs"},
+    "tasks": {"metrics", "optim", "errors"},
+    "conf": set(),
+    "sweeps": {"errors", "runs", "argv"},
+    "metrics": {"errors"},
+    "optim": {"errors"},
+    "errors": set(),
+    "runs": {"errors"},
+    "argv": {"errors", "runs"},
+    "parse_errors": {"argv", "errors"},
+    "experiment": {"argv", "runs", "errors", "parse_errors", "callbacks"},
+    "cli": {"argv", "errors", "experiment"},
+}
+
+
+def sources() -> list[tuple[str, Path]]:
+    found = [(room, path) for room, folder in ROOMS.items() for path in sorted((ROOT / folder).rglob("*.py"))]
+    return found + [(path.stem, path) for path in sorted((ROOT / "nala_platform").glob("*.py")) if path.stem != "__init__"]
+
+
+def imported(path: Path, room: str) -> set[str]:
+    """Dotted modules that a file imports; relative ones as if from their room."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                names.add(f"nala_platform.{room}")
+            elif node.module == "nala_platform":
+                names |= {f"nala_platform.{alias.name}" for alias in node.names}
+            else:
+                names.add(node.module or "")
+    return names
+
+
+@pytest.mark.parametrize(("room", "path"), sources(), ids=lambda value: str(getattr(value, "name", value)))
+def test_arrows(room: str, path: Path):
+    assert room in ARROWS, f"{path} is in no room: give it a row in ARROWS"
+    ours = {name.split(".")[1] for name in imported(path, room) if name.startswith("nala_platform.")}
+    assert ours - {room} <= ARROWS[room], f"{path} imports {sorted(ours - {room} - ARROWS[room])}"
+
+
+@pytest.mark.parametrize("path", [path for room, path in sources() if room == "attention"], ids=lambda path: path.name)
+def test_attention_imports_torch_alone(path: Path):
+    outside = {name.split(".")[0] for name in imported(path, "attention")} - set(sys.stdlib_module_names)
+    assert outside <= {"torch", "nala_platform"}
+
+
+def test_the_mechanisms_stand_in_one_table():
+    from nala_platform.attention import ATTENTION
+
+    assert list(ATTENTION) == ["nala", "softmax", "linear", "relu"]
+
+
+@pytest.mark.parametrize("path", [path for _, path in sources()], ids=lambda path: path.name)
+def test_sizes(path: Path):
+    """Functions under 40 lines, files under 300, constructors under 9 arguments."""
+    text = path.read_text()
+    assert len(text.splitlines()) < 300
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        code = (node.end_lineno or 0) - node.body[0].lineno + 1
+        if ast.get_docstring(node) is not None and len(node.body) > 1:
+            code = (node.end_lineno or 0) - node.body[1].lineno + 1
+        assert code < 40, f"{path.name}:{node.name} has {code} lines"
+        if node.name == "__init__":
+            count = len(node.args.args) - 1 + len(node.args.kwonlyargs)
+            assert count < 9, f"{path.name}: a constructor with {count} arguments"
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+def test_the_light_modules_load_no_torch():
+    code = "import sys, nala_platform, nala_platform.cli, nala_platform.runs, nala_platform.argv; print('torch' in sys.modules)"
+    assert run(code) == "False\n"
+
+
+@pytest.mark.parametrize("first", ["nala_platform", "timm"])
+def test_timm_knows_the_models_whichever_is_imported_first(first: str):
+    second = {"nala_platform": "timm", "timm": "nala_platform"}[first]
+    code = f"import {first}, {second}; import timm; print(timm.list_models('nalaformer*'))"
+    names = ["nalaformer_b", "nalaformer_l", "nalaformer_nano", "nalaformer_s", "nalaformer_t", "nalaformer_xt"]
+    assert run(code) == f"{names}\n"
+
+
+def test_the_public_names_are_there():
+    code = "import nala_platform as n; print(all(getattr(n, name) is not None for name in n.__all__), len(dir(n)) > 8)"
+    assert run(code) == "True True\n"
