@@ -54,10 +54,11 @@ class _AfterTimm:
         spec = PathFinder.find_spec(name, path, target)
         if spec is None or spec.loader is None:
             return None
-        sys.meta_path.remove(cls)  # type: ignore[arg-type]
         execute = spec.loader.exec_module
 
         def execute_and_register(module: ModuleType) -> None:
+            # only now: others look for the spec without importing, to see whether timm is installed
+            sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not cls]
             execute(module)
             _register_timm()
 

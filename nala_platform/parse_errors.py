@@ -5,6 +5,8 @@ the innermost ones. The shapes handled here are those of jsonargparse 4.53, each
 on whole, on one line.
 """
 
+import dataclasses
+import inspect
 import re
 from importlib import import_module
 from pathlib import Path
@@ -96,10 +98,11 @@ def keys_under(parent: str, words: list[str]) -> list[str]:
         # an optimizer's first parameter and a schedule's first two are handed over by the task
         handed_over = ("optimizer", "total_steps") if "total_steps" in own else ("params",)
         return [key for key in own if "." not in key and key not in handed_over]
-    # a group of settings of the class above it, such as data.augment
-    group = f"{path[-1]}."
-    above = _keys(_typed(".".join(path[:-1]), words) or _configured(path[:-1], words))
-    return [key.removeprefix(group) for key in above if key.startswith(group)]
+    # a group of settings, such as data.augment: a dataclass in the signature of the class above it
+    owner = _target(_typed(".".join(path[:-1]), words) or _configured(path[:-1], words))
+    entry = inspect.signature(owner).parameters.get(path[-1]) if owner else None
+    kind = entry.annotation if entry else None
+    return [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
 
 
 def _typed(key: str, words: list[str]) -> str | None:
@@ -122,14 +125,20 @@ def _configured(path: list[str], words: list[str]) -> str | None:
     return found
 
 
-def _keys(class_path: str | None) -> list[str]:
-    """What jsonargparse would take for the class or function, nested groups dotted."""
+def _target(class_path: str | None) -> Any:
     module_name, _, name = (class_path or "").rpartition(".")
     if not module_name:
-        return []
+        return None
     try:
-        target = getattr(import_module(module_name), name)
+        return getattr(import_module(module_name), name)
     except (ImportError, AttributeError):  # the class path itself is wrong; jsonargparse's own message says so
+        return None
+
+
+def _keys(class_path: str | None) -> list[str]:
+    """What jsonargparse takes for the class or function; it follows ``**options`` to where they go."""
+    target = _target(class_path)
+    if target is None:
         return []
     parser = ArgumentParser()
     add = parser.add_class_arguments if isinstance(target, type) else parser.add_function_arguments

@@ -41,12 +41,14 @@ class RunCheckpoint(Checkpoint):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save the latest state, and the best if this is it."""
-        if trainer.sanity_checking or trainer.state.fn != "fit" or trainer.fast_dev_run:
+        if trainer.state.fn != "fit" or trainer.fast_dev_run:
             return
         metrics = trainer.callback_metrics
         if self.monitor not in metrics:
             known = ", ".join(sorted(name for name in metrics if name.startswith("val/")))
             raise UserError(f"checkpoint.monitor {self.monitor!r} is not logged; validation logs {known}")
+        if trainer.sanity_checking:  # a wrong name is said before the first epoch, and that is all
+            return
         score = float(metrics[self.monitor])
         improved = self._improved(score)
         if improved:

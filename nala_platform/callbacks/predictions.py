@@ -74,11 +74,12 @@ class SegmentationPNG(Callback):
             index_HW = mask.cpu().numpy().astype(np.uint8)
             picture = Image.fromarray(index_HW)
             picture.putpalette(flat)
-            stem = Path(name).stem
-            picture.save(folder / f"{stem}.png")
+            stem = folder / Path(name).with_suffix("")  # the name may lead through folders, and so does the result
+            stem.parent.mkdir(parents=True, exist_ok=True)
+            picture.save(f"{stem}.png")
             pixels = displayable(image, data.mean, data.std)
             blend = pixels * (1 - self.opacity) + colourise(index_HW, data.palette) * self.opacity
-            Image.fromarray(blend.round().astype(np.uint8)).save(folder / f"{stem}_overlay.png")
+            Image.fromarray(blend.round().astype(np.uint8)).save(f"{stem}_overlay.png")
             self._count += 1
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

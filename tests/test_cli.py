@@ -1,0 +1,231 @@
+"""The command as a person runs it: real processes, in a folder of their own."""
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+NALA = str(Path(sys.executable).with_name("nala"))
+
+
+def nala(folder: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([NALA, *words], cwd=folder, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def mistake(folder: Path, *words: str) -> str:
+    """The one line on stderr; nothing is left behind."""
+    before = sorted(folder.rglob("*"))
+    text = nala(folder, *words, code=2).stderr
+    assert text.count("\n") == 1, text
+    assert [path for path in sorted(folder.rglob("*")) if path not in before and path.suffix] == []
+    return text
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("work")
+
+
+@pytest.fixture(scope="session")
+def seg_run(folder: Path) -> Path:
+    printed = nala(folder, "fit", "--task", "seg", "--config", "smoke", "--name", "first").stdout
+    for text in ("epoch 2/2", "val/miou", "this run", "majority class", "logistic regression"):
+        assert text in printed
+    path = Path(re.findall(r"run folder: (\S+)", printed)[-1])
+    assert path.parent == Path("runs/seg") and path.name.endswith("-first")
+    return folder / path
+
+
+@pytest.fixture(scope="session")
+def cls_run(folder: Path) -> Path:
+    nala(folder, "fit", "--task", "cls", "--config", "smoke", "--name", "second")
+    return next((folder / "runs" / "cls").glob("*-second"))
+
+
+def test_help_is_there_at_once(tmp_path: Path):
+    start = time.monotonic()
+    assert "nala fit --task seg" in nala(tmp_path, "--help").stdout
+    assert time.monotonic() - start < 0.5
+    assert "nala fit" in nala(tmp_path).stdout
+
+
+def test_tasks_lists_data_network_and_metric(tmp_path: Path):
+    printed = nala(tmp_path, "tasks").stdout
+    assert re.search(r"^seg +segmentation +BlueMarbleData +Segmenter\(nalaformer_nano, fpn\) +val/miou$", printed, re.M)
+
+
+def test_a_run_folder_is_whole(seg_run: Path):
+    names = {path.name for path in seg_run.iterdir()}
+    assert {"config.yaml", "checkpoints", "metrics.csv", "curves.png", "predictions.png", "summary.json"} == names
+    summary = json.loads((seg_run / "summary.json").read_text())
+    assert {"test/miou", "test/iou/lake"} <= set(summary["metrics"])
+    assert summary["checkpoint"] == "checkpoints/best.ckpt"
+    assert summary["seed"] == 0 and summary["steps"] == 6 and summary["parameters"] > 500_000
+    assert summary["command"].startswith("nala fit --task seg")
+    assert summary["versions"]["torch"] == torch.__version__.split("+")[0]
+    assert summary["protocol"]["images"] == {"train": 1401, "val": 63, "test": 105}
+    with (seg_run / "metrics.csv").open() as file:
+        table = list(csv.DictReader(file))
+    steps = [int(row["step"]) for row in table]
+    assert steps == sorted(set(steps))
+    assert sum(bool(row["val/miou"]) for row in table) == 2
+    for name in ("curves.png", "predictions.png"):
+        with Image.open(seg_run / name) as picture:
+            assert picture.width > 500
+
+
+def test_the_config_is_complete_and_runs_again(seg_run: Path, folder: Path):
+    config = yaml.safe_load((seg_run / "config.yaml").read_text())
+    assert config["trainer"]["limit_train_batches"] == 3 and config["trainer"]["gradient_clip_val"] == 1.0
+    assert config["data"]["init_args"]["stride"] == 32
+    again = nala(folder, "fit", "--config", str(seg_run / "config.yaml"), "--name", "again")
+    assert "epoch 2/2" in again.stdout
+    first, second = (
+        json.loads((path / "summary.json").read_text())["metrics"]
+        for path in (seg_run, next((folder / "runs" / "seg").glob("*-again")))
+    )
+    assert first == second
+
+
+def test_checkpoints_hold_plain_types(seg_run: Path):
+    """R13."""
+    for name in ("best.ckpt", "last.ckpt"):
+        checkpoint = torch.load(seg_run / "checkpoints" / name, weights_only=True)
+        assert checkpoint["epoch"] in (0, 1)
+
+
+def metrics(folder: Path) -> dict[str, float]:
+    return json.loads((folder / "summary.json").read_text())["metrics"]
+
+
+def test_a_run_is_scored_again_alike_at_any_batch_size_and_on_two_processes(seg_run: Path, folder: Path):
+    """G1, G6: 37 items a batch, or on two processes, make the same confusion matrix."""
+    whole = ["--trainer.limit_test_batches", "1.0"]
+    for extra in (["--data.batch_size", "37"], ["--trainer.devices", "2", "--trainer.strategy", "ddp"]):
+        nala(folder, "test", str(seg_run), *whole, "--trainer.accelerator", "cpu", *extra)
+    first, second = sorted((seg_run / "test").iterdir())
+    scores = [{name: value for name, value in metrics(path).items() if "loss" not in name} for path in (first, second)]
+    assert scores[0] == scores[1]
+
+
+def test_weights_go_away_to_timm(cls_run: Path):
+    import timm
+
+    import nala_platform  # noqa: F401 - registers the models
+
+    weights = cls_run / "checkpoints" / "model.safetensors"
+    model = timm.create_model("nalaformer_nano", num_classes=10, checkpoint_path=str(weights))
+    assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+
+
+def test_predict_writes_a_table_of_classes(cls_run: Path, folder: Path):
+    pictures = folder / "digits"
+    pictures.mkdir()
+    for size in ((8, 8), (33, 50)):
+        Image.fromarray(np.random.default_rng(0).integers(0, 255, size, dtype=np.uint8)).save(pictures / f"{size[0]}.png")
+    nala(folder, "predict", str(cls_run), "--data.predict_path", str(pictures))
+    with next(cls_run.glob("predict/*/predictions.csv")).open() as file:
+        table = list(csv.DictReader(file))
+    assert [Path(row["file"]).name for row in table] == ["33.png", "8.png"]
+    assert all(row["class"] in "0123456789" and 0.1 <= float(row["probability"]) <= 1 for row in table)
+
+
+def test_predict_writes_masks_at_the_size_of_the_pictures(seg_run: Path, folder: Path):
+    pictures = folder / "photos"
+    (pictures / "deep").mkdir(parents=True)
+    for name, (width, height) in {"a.png": (50, 30), "deep/a.jpg": (33, 33)}.items():
+        Image.fromarray(np.full((height, width, 3), 90, np.uint8)).save(pictures / name)
+    nala(folder, "predict", str(seg_run), "--data.predict_path", str(pictures))
+    out = next(seg_run.glob("predict/*"))
+    for name, size in {"a": (50, 30), "deep/a": (33, 33)}.items():
+        with Image.open(out / f"{name}.png") as mask, Image.open(out / f"{name}_overlay.png") as overlay:
+            assert mask.mode == "P" and mask.size == size == overlay.size
+            assert set(np.unique(np.asarray(mask))) <= {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["fit", "--task", "sge"], "no task 'sge'; did you mean 'seg'?"),
+        (["fti", "--task", "seg"], "no command 'fti'; did you mean 'fit'?"),
+        (["fit", "--task", "seg", "--trainer.max_epoch", "3"], "did you mean 'max_epochs'?"),
+        (["test", "runs/seg/nothing"], "no run at runs/seg/nothing"),
+        (["test", "--task", "seg", "--ckpt_path", "no.ckpt"], "no checkpoint at no.ckpt"),
+        (["fit", "--task", "cls", "--model.network.num_classes", "7"], "add --model.network.num_classes 10"),
+        (["fit", "--task", "cls", "--model.network.backbone", "convnext_ato"], "did you mean convnext_atto"),
+        (["fit", "--task", "seg", "--model.network.backbone", "convnext_atto", "--model.network.attention", "nala"],
+         "has no option attention"),
+        (["fit", "--task", "cls", "--config", "image_folder", "--data.root", "nowhere"], "nowhere"),
+        (["fit", "--task", "cls", "--model.schedule.warmup", "2.5"], "schedule.warmup = 2.5"),
+        (["fit", "--task", "cls", "--checkpoint.monitor", "val/top2", "--config", "smoke"], "logs val/loss, val/top1"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path: Path, words: list[str], message: str):
+    assert message in mistake(tmp_path, *words)
+
+
+@pytest.fixture
+def masks(tmp_path: Path) -> Path:
+    """A tiny tree of three classes."""
+    root = tmp_path / "masks"
+    generator = np.random.default_rng(0)
+    for split, count in (("train", 4), ("val", 2)):
+        for kind in ("images", "annotations"):
+            (root / kind / split).mkdir(parents=True)
+        for index in range(count):
+            Image.fromarray(generator.integers(0, 255, (40, 48, 3), dtype=np.uint8)).save(
+                root / "images" / split / f"{index}.jpg"
+            )
+            Image.fromarray(generator.integers(0, 3, (40, 48), dtype=np.uint8)).save(
+                root / "annotations" / split / f"{index}.png"
+            )
+    return root
+
+
+OWN = ["--config", "mask_folder", "--data.augment.crop", "32", "--data.batch_size", "2", "--data.labels.num_classes", "3",
+       "--model.network.backbone", "nalaformer_nano", "--trainer.max_epochs", "1"]  # fmt: skip
+
+
+def test_own_masks_train_with_loader_workers(tmp_path: Path, masks: Path):
+    printed = nala(tmp_path, "fit", "--task", "seg", *OWN, "--data.root", str(masks)).stdout
+    assert "this run" in printed
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_label_out_of_range_names_its_file(tmp_path: Path, masks: Path, workers: str):
+    """G4, also when a loader's worker meets it."""
+    bad = masks / "annotations" / "train" / "3.png"
+    mask = np.asarray(Image.open(bad)).copy()
+    mask[0, 0] = 200
+    Image.fromarray(mask).save(bad)
+    text = mistake(tmp_path, "fit", "--task", "seg", *OWN, "--data.root", str(masks), "--data.num_workers", workers)
+    assert "3.png" in text and "200" in text
+
+
+def test_a_truncated_picture_names_its_file(tmp_path: Path, masks: Path):
+    bad = masks / "images" / "train" / "1.jpg"
+    bad.write_bytes(bad.read_bytes()[:400])
+    text = mistake(tmp_path, "fit", "--task", "seg", *OWN, "--data.root", str(masks))
+    assert "1.jpg" in text
+
+
+def test_a_loss_that_diverges_ends_with_code_3(tmp_path: Path):
+    done = nala(
+        tmp_path, "fit", "--task", "cls", "--config", "smoke", "--model.optimizer", "torch.optim.SGD",
+        "--model.optimizer.lr", "1e30", "--trainer.gradient_clip_val", "null", code=3,
+    )  # fmt: skip
+    assert "lower the learning rate" in done.stderr and done.stderr.count("nala: error") == 1

@@ -1,0 +1,64 @@
+"""Every shipped configuration parses and builds what it names."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from jsonargparse import Namespace
+
+from nala_platform import argv
+from nala_platform.experiment import Experiment
+
+TASKS = [task.name for task in argv.tasks()]
+OVERLAYS = {
+    "smoke": (TASKS, []),
+    "image_folder": (["cls"], ["--model.network.num_classes", "2"]),
+    "mask_folder": (["seg"], ["--data.labels.num_classes", "2", "--model.network.num_classes", "2"]),
+}
+
+
+class Built(Experiment):
+    """Builds everything and runs nothing."""
+
+    def _make_folder(self, settings: Namespace) -> Path:
+        return Path("never-written")
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Nothing."""
+
+
+def cases() -> list[tuple[str, ...]]:
+    return [(task,) for task in TASKS] + [(task, name) for name, (tasks, _) in OVERLAYS.items() for task in tasks]
+
+
+def test_no_file_is_left_out():
+    named = {"base", *TASKS, *OVERLAYS}
+    assert {path.stem for path in argv.CONF.glob("*.yaml")} == named
+
+
+@pytest.mark.parametrize("case", cases(), ids="+".join)
+def test_it_builds(case: tuple[str, ...], tmp_path: Path):
+    task, *overlays = case
+    words = ["fit", "--task", task]
+    for overlay in overlays:
+        words += ["--config", overlay, *OVERLAYS[overlay][1]]
+        if "folder" in overlay:
+            words += ["--data.root", str(folder_tree(tmp_path, overlay))]
+    experiment = Built(argv.expand(words))
+    settings = yaml.safe_load((argv.CONF / f"{task}.yaml").read_text())
+    assert type(experiment.model).__name__ == settings["model"]["class_path"].split(".")[-1]
+    assert experiment.trainer.max_epochs >= 1
+    assert experiment.model.network is not None
+
+
+def folder_tree(root: Path, overlay: str) -> Path:
+    import numpy as np
+    from PIL import Image
+
+    pixels = np.random.default_rng(0).integers(0, 2, (8, 8, 3), dtype=np.uint8)
+    for split in ("train", "val"):
+        for place in ("a", "b") if overlay == "image_folder" else (f"images/{split}", f"annotations/{split}"):
+            folder = root / split / place if overlay == "image_folder" else root / place
+            folder.mkdir(parents=True)
+            Image.fromarray(pixels[..., 0] if "annotations" in place else pixels).save(folder / "x.png")
+    return root
