@@ -45,10 +45,12 @@ def _register_timm() -> None:
 
 
 class _AfterTimm:
-    """Registers the models as soon as timm has been imported: importing timm here would load torch for every command."""
+    """Registers the models as soon as timm has been imported: importing timm here would load torch for all."""
 
     @classmethod
-    def find_spec(cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name != "timm":
             return None
         spec = PathFinder.find_spec(name, path, target)

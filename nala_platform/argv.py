@@ -55,7 +55,9 @@ def tasks() -> list[Task]:
         options = ", ".join(str(value) for value in network.get("init_args", {}).values() if isinstance(value, str))
         title = " ".join(model["class_path"].split(".")[-2].split("_"))
         short = f"{network['class_path'].split('.')[-1]}({options})"
-        found.append(Task(path.stem, title, data["class_path"].split(".")[-1], short, settings["checkpoint"]["monitor"]))
+        found.append(
+            Task(path.stem, title, data["class_path"].split(".")[-1], short, settings["checkpoint"]["monitor"])
+        )
     return found
 
 
@@ -87,8 +89,8 @@ def expand(argv: list[str]) -> list[str]:
     """Rewrite a command line; see the module's text.
 
     Args:
-        argv: beginning with one of `COMMANDS`. ``validate``, ``test`` and ``predict`` take a run folder or checkpoint as
-            their first word: its ``config.yaml`` and best checkpoint are used.
+        argv: beginning with one of `COMMANDS`. ``validate``, ``test`` and ``predict`` take a run folder or checkpoint
+            as their first word: its ``config.yaml`` and best checkpoint are used.
 
     Raises:
         UserError: an unknown task or config file, a value missing, or nothing that says what to run.
@@ -120,7 +122,9 @@ def expand(argv: list[str]) -> list[str]:
         else:
             typed.append(word)
     if not files and not {"--help", "-h"} & set(typed):
-        raise UserError(f"nala {command} needs --task NAME ({', '.join(task.name for task in tasks())}) or --config FILE")
+        raise UserError(
+            f"nala {command} needs --task NAME ({', '.join(task.name for task in tasks())}) or --config FILE"
+        )
     return [command, *(part for file in files for part in ("--config", file)), *typed]
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from jsonargparse import Namespace
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_only
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from nala_platform import runs
 from nala_platform.callbacks.checkpoint import RunCheckpoint
@@ -61,8 +61,8 @@ class Parser(LightningArgumentParser):
 class Experiment(LightningCLI):
     """A run: parse, build, write the run folder, train and score.
 
-    Adds to LightningCLI: ``--task``, ``--name``, ``--runs_dir``, ``--report.metrics``, ``--checkpoint.*`` and ``--ema.*``;
-    the run folder with its complete ``config.yaml``; the test split at the best checkpoint after a fit.
+    Adds to LightningCLI: ``--task``, ``--name``, ``--runs_dir``, ``--report.metrics``, ``--checkpoint.*`` and
+    ``--ema.*``; the run folder with its complete ``config.yaml``; the test split at the best checkpoint after a fit.
 
     Args:
         words: the expanded command line.
@@ -114,10 +114,10 @@ class Experiment(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Make the trainer, its log and the callbacks that every run has."""
-        settings = self.config_init[self.subcommand]
+        settings = self.config_init[str(self.subcommand)]
         self.folder = self._make_folder(settings)
         config = {**settings.trainer, "default_root_dir": str(self.folder)}
-        callbacks: list[Callback] = [Report(settings.report.metrics, self.config[self.subcommand].seed_everything)]
+        callbacks: list[Callback] = [Report(settings.report.metrics, self.config[str(self.subcommand)].seed_everything)]
         if self.subcommand == "fit":
             callbacks += [settings.checkpoint, Curves([f"val/{name}" for name in settings.report.metrics])]
             if settings.ema.decay is not None:
@@ -139,7 +139,7 @@ class Experiment(LightningCLI):
             parent, name = Path(settings.ckpt_path).parent.parent / str(self.subcommand), settings.name
         else:
             label = "" if self.subcommand == "fit" else str(self.subcommand)
-            parent, name = Path(settings.runs_dir) / settings.task, settings.name or label
+            parent, name = Path(settings.runs_dir) / (settings.task or "own"), settings.name or label
         folder = runs.new_folder(parent, name)
         os.environ[FOLDER_VARIABLE] = str(folder)
         return folder
@@ -166,13 +166,16 @@ class Experiment(LightningCLI):
         size = sum(parameter.numel() for parameter in network.parameters())
         if rank_zero_only.rank == 0:
             print(f"run folder: {self.folder}")
-            print(f"{self.config.fit.task}: {type(network).__name__} with {size / 1e6:.2f} M parameters "
-                  f"on {type(self.datamodule).__name__}, {self.trainer.accelerator.__class__.__name__}", flush=True)
+            print(
+                f"{self.config.fit.task}: {type(network).__name__} with {size / 1e6:.2f} M parameters "
+                f"on {type(self.datamodule).__name__}, {self.trainer.accelerator.__class__.__name__}",
+                flush=True,
+            )
 
     def after_fit(self) -> None:
         """Score the test split at the best checkpoint."""
         best = self.folder / runs.CHECKPOINTS / runs.BEST
-        if self.trainer.fast_dev_run or self.trainer.interrupted:
+        if getattr(self.trainer, "fast_dev_run", False) or self.trainer.interrupted:
             return
         self.trainer.test(self.model, datamodule=self.datamodule, ckpt_path=str(best), verbose=False)
 

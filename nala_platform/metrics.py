@@ -54,8 +54,9 @@ class ClassificationScores(Metric):
 class SegmentationScores(Metric):
     """mIoU, pixel accuracy and mean accuracy from one confusion matrix over the whole split.
 
-    With ``M[t, p]`` the number of pixels of true class t predicted as p, ``IoU_c = M[c,c] / (M[c,:] + M[:,c] - M[c,c])``
-    and ``mIoU`` its mean over the classes that occur in truth or prediction. A class that occurs in neither has no IoU:
+    With ``M[t, p]`` the number of pixels of true class t predicted as p,
+    ``IoU_c = M[c,c] / (M[c,:] + M[:,c] - M[c,c])`` and ``mIoU`` its mean over the classes that occur in truth or
+    prediction. A class that occurs in neither has no IoU:
     it is left out of the mean and `absent` names it. Pixels with ``ignore_index`` enter nothing.
 
     Args:

@@ -17,7 +17,7 @@ def parameter_groups(network: nn.Module) -> list[dict[str, Any]]:
 
     Undecayed are biases, the scales of normalisation layers, every parameter that is a vector in all but name
     (LayerScale ``(1, C, 1, 1)``, learned exponents ``(H,)``) and what the network itself lists in
-    ``no_weight_decay()`` (timm's convention). Decaying those shrinks a scale towards zero instead of regularising a map.
+    ``no_weight_decay()`` (timm's convention). Decaying those shrinks a scale towards zero and regularises nothing.
 
     Returns:
         ``[{"params": decayed}, {"params": undecayed, "weight_decay": 0.0}]``, empty groups left out. The first group
@@ -38,7 +38,7 @@ def parameter_groups(network: nn.Module) -> list[dict[str, Any]]:
             plain = is_weight_matrix and not isinstance(module, _NORMS) and full_name not in listed
             (decayed if plain else undecayed).append(parameter)
     # A parameter that two modules share (tied embeddings) must enter the optimizer once.
-    groups = [{"params": _once(decayed, set())}]
+    groups: list[dict[str, Any]] = [{"params": _once(decayed, set())}]
     groups.append({"params": _once(undecayed, {id(p) for p in decayed}), "weight_decay": 0.0})
     return [group for group in groups if group["params"]]
 
@@ -55,8 +55,8 @@ def _once(parameters: list[nn.Parameter], seen: set[int]) -> list[nn.Parameter]:
 def _listed_without_decay(network: nn.Module) -> set[str]:
     listed = set()
     for module_name, module in network.named_modules():
-        names = getattr(module, "no_weight_decay", None)
-        if callable(names):
+        if hasattr(module, "no_weight_decay"):
+            names: Any = module.no_weight_decay
             listed |= {f"{module_name}.{name}" if module_name else name for name in names()}
     return listed
 

@@ -37,7 +37,7 @@ def explain(message: str, words: list[str]) -> str:
         message: from jsonargparse.
         words: the expanded command line that was parsed; its files and class paths tell which keys there are.
     """
-    outer = [key for key in _PARSER_KEY.findall(message)]
+    outer: list[str] = _PARSER_KEY.findall(message)
     nested = _NESTED.search(message)
     if found := _GROUP.search(message):
         return _unknown(".".join((*outer[1:], *found.groups())), words)
@@ -49,7 +49,7 @@ def explain(message: str, words: list[str]) -> str:
     path = f"{outer[0]}.{nested.group(1)}" if nested and outer else ".".join(outer)
     if found := _CLASS.search(message):
         return f"{path}: cannot use {found.group(1)!r}: {found.group(2)}"
-    value = nested.group(2) if nested else _given(message, path.split(".")[1:])
+    value = nested.group(2) if nested else _given(message, str(path).split(".")[1:])
     kinds = [(first or second).split(".")[-1] for first, second in _EXPECTED.findall(message)]
     wanted = list(dict.fromkeys(kind for kind in kinds if not kind.startswith(_IMPLIED)))
     if path and wanted and value is not None:
@@ -85,7 +85,18 @@ def keys_under(parent: str, words: list[str]) -> list[str]:
     ['warmup', 'final']
     """
     if not parent:
-        return ["trainer", "model", "data", "checkpoint", "ema", "report", "task", "name", "runs_dir", "seed_everything"]
+        return [
+            "trainer",
+            "model",
+            "data",
+            "checkpoint",
+            "ema",
+            "report",
+            "task",
+            "name",
+            "runs_dir",
+            "seed_everything",
+        ]
     fixed = {
         "trainer": "lightning.pytorch.Trainer",
         "checkpoint": "nala_platform.callbacks.checkpoint.RunCheckpoint",

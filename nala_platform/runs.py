@@ -76,7 +76,9 @@ def new_folder(parent: Path, name: str) -> Path:
             folder.mkdir(parents=True)
         except FileExistsError:
             if parent.exists() and not parent.is_dir():
-                raise UserError(f"cannot make a run folder in {parent}: it is a file; choose another --runs_dir") from None
+                raise UserError(
+                    f"cannot make a run folder in {parent}: it is a file; choose another --runs_dir"
+                ) from None
             continue
         except OSError as error:
             raise UserError(

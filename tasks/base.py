@@ -46,7 +46,7 @@ class Task(LightningModule, ABC):
     ) -> None:
         super().__init__()
         self.network = network
-        # Wrapped, because weight averaging copies the module deeply: a function is shared, while jsonargparse's callable
+        # Wrapped, because weight averaging copies the module deeply: a function is shared, jsonargparse's callable
         # would take the parser, the trainer and its child processes along.
         self.make_optimizer = lambda groups: optimizer(groups)
         self.make_schedule = lambda made, steps: schedule(made, steps)
@@ -70,20 +70,24 @@ class Task(LightningModule, ABC):
         ):
             wanted, built = getattr(data, key, None), getattr(owner, key, None)
             if wanted is not None and built is not None and wanted != built:
-                raise UserError(f"the data has {key} {wanted}, but the model was built with {built}: add {flag} {wanted}")
+                raise UserError(
+                    f"the data has {key} {wanted}, but the model was built with {built}: add {flag} {wanted}"
+                )
         names = getattr(data, "class_names", None)
         for scores in self.scores.values():
             if names is not None and hasattr(scores, "class_names"):
-                scores.class_names = tuple(names)
+                setattr(scores, "class_names", tuple(names))  # noqa: B010 - a Metric's own attribute
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """The loss of one batch; one that is not finite ends the run with a `DivergedError`."""
         step = self.step(batch)
         self._last_loss = step.loss.detach()
-        if batch_idx % self.trainer.log_every_n_steps == 0:
+        if batch_idx % getattr(self.trainer, "log_every_n_steps", 50) == 0:
             self._stop_if_diverged()
         # one scalar beside a whole gradient: so the logged loss is that of the global batch
-        self.log("train/loss", step.loss, on_step=True, on_epoch=True, prog_bar=True, batch_size=step.count, sync_dist=True)
+        self.log(
+            "train/loss", step.loss, on_step=True, on_epoch=True, prog_bar=True, batch_size=step.count, sync_dist=True
+        )
         return step.loss
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
@@ -122,7 +126,9 @@ class Task(LightningModule, ABC):
 
     def _evaluate(self, split: str, batch: dict[str, Any]) -> Tensor:
         step = self.step(batch)
-        self.scores[split].update(step.prediction, step.target)
+        scores = self.scores[split]
+        assert isinstance(scores, Metric)
+        scores.update(step.prediction, step.target)
         self.log(f"{split}/loss", step.loss, batch_size=step.count, sync_dist=True)
         return step.prediction
 

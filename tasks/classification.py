@@ -5,7 +5,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from lightning.pytorch.cli import OptimizerCallable
-from timm.data import Mixup
+from timm.data.mixup import Mixup
 from torch import Tensor, nn
 
 from nala_platform.errors import UserError

@@ -58,9 +58,7 @@ class SegmentationTask(Task):
     def _loss(self, logits: Tensor, target: Tensor) -> Tensor:
         weights = self.class_weights
         assert weights is None or isinstance(weights, Tensor)
-        total = F.cross_entropy(
-            logits.float(), target, weight=weights, ignore_index=self.ignore_index, reduction="sum"
-        )
+        total = F.cross_entropy(logits.float(), target, weight=weights, ignore_index=self.ignore_index, reduction="sum")
         counted = target != self.ignore_index
         # A batch whose pixels are all ignored has loss 0 with gradient 0; the library's mean would give 0/0.
         norm = counted.sum() if weights is None else weights[target.where(counted, 0)].where(counted, 0.0).sum()

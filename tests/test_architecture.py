@@ -41,7 +41,9 @@ ARROWS = {
 
 def sources() -> list[tuple[str, Path]]:
     found = [(room, path) for room, folder in ROOMS.items() for path in sorted((ROOT / folder).rglob("*.py"))]
-    return found + [(path.stem, path) for path in sorted((ROOT / "nala_platform").glob("*.py")) if path.stem != "__init__"]
+    return found + [
+        (path.stem, path) for path in sorted((ROOT / "nala_platform").glob("*.py")) if path.stem != "__init__"
+    ]
 
 
 def imported(path: Path, room: str) -> set[str]:
@@ -101,11 +103,14 @@ def run(code: str) -> str:
 
 
 def test_the_light_modules_load_no_torch():
-    code = "import sys, nala_platform, nala_platform.cli, nala_platform.runs, nala_platform.argv; print('torch' in sys.modules)"
+    names = "nala_platform, nala_platform.cli, nala_platform.runs, nala_platform.argv"
+    code = f"import sys, {names}; print('torch' in sys.modules)"
     assert run(code) == "False\n"
 
 
-@pytest.mark.parametrize("first", ["nala_platform", "timm", "nala_platform, importlib.util; importlib.util.find_spec('timm')"])
+@pytest.mark.parametrize(
+    "first", ["nala_platform", "timm", "nala_platform, importlib.util; importlib.util.find_spec('timm')"]
+)
 def test_timm_knows_the_models_whichever_is_imported_first(first: str):
     code = f"import {first}; import timm, nala_platform; print(timm.list_models('nalaformer*'))"
     names = ["nalaformer_b", "nalaformer_l", "nalaformer_nano", "nalaformer_s", "nalaformer_t", "nalaformer_xt"]

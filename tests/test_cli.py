@@ -136,7 +136,9 @@ def test_predict_writes_a_table_of_classes(cls_run: Path, folder: Path):
     pictures = folder / "digits"
     pictures.mkdir()
     for size in ((8, 8), (33, 50)):
-        Image.fromarray(np.random.default_rng(0).integers(0, 255, size, dtype=np.uint8)).save(pictures / f"{size[0]}.png")
+        Image.fromarray(np.random.default_rng(0).integers(0, 255, size, dtype=np.uint8)).save(
+            pictures / f"{size[0]}.png"
+        )
     nala(folder, "predict", str(cls_run), "--data.predict_path", str(pictures))
     with next(cls_run.glob("predict/*/predictions.csv")).open() as file:
         table = list(csv.DictReader(file))
@@ -196,8 +198,8 @@ def masks(tmp_path: Path) -> Path:
     return root
 
 
-OWN = ["--config", "mask_folder", "--data.augment.crop", "32", "--data.batch_size", "2", "--data.labels.num_classes", "3",
-       "--model.network.backbone", "nalaformer_nano", "--trainer.max_epochs", "1"]  # fmt: skip
+OWN = ["--config", "mask_folder", "--data.augment.crop", "32", "--data.batch_size", "2", "--data.labels.num_classes",
+       "3", "--model.network.backbone", "nalaformer_nano", "--trainer.max_epochs", "1"]  # fmt: skip
 
 
 def test_own_masks_train_with_loader_workers(tmp_path: Path, masks: Path):

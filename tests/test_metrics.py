@@ -97,6 +97,8 @@ def test_top_k_is_numpy_s(num_classes: int):
     result = scores.compute()
     assert float(result["top1"]) == pytest.approx(np.mean(order[:, 0] == target), abs=1e-12)
     if num_classes > 5:
-        assert float(result["top5"]) == pytest.approx(np.mean([t in row[:5] for t, row in zip(target, order)]), abs=1e-12)
+        assert float(result["top5"]) == pytest.approx(
+            np.mean([t in row[:5] for t, row in zip(target, order, strict=True)]), abs=1e-12
+        )
     else:
         assert "top5" not in result

@@ -20,7 +20,14 @@ def test_only_maps_are_decayed():
     assert len(groups[0]["params"]) + len(groups[1]["params"]) == len(names)
     assert groups[1]["weight_decay"] == 0.0
     for name in undecayed:
-        assert name.endswith("bias") or "norm" in name or ".ln." in name or "gamma" in name or "alpha" in name or "proj" in name
+        assert (
+            name.endswith("bias")
+            or "norm" in name
+            or ".ln." in name
+            or "gamma" in name
+            or "alpha" in name
+            or "proj" in name
+        )
     assert any("gamma" in name for name in undecayed)
     assert any("alpha" in name for name in undecayed)
     assert {"head.weight", "layers.0.blocks.0.attn.qkvg.weight", "layers.0.blocks.0.cpe1.weight"} <= decayed

@@ -41,7 +41,7 @@ class RunCheckpoint(Checkpoint):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save the latest state, and the best if this is it."""
-        if trainer.state.fn != "fit" or trainer.fast_dev_run:
+        if trainer.state.fn != "fit" or getattr(trainer, "fast_dev_run", False):
             return
         metrics = trainer.callback_metrics
         if self.monitor not in metrics:
@@ -57,7 +57,7 @@ class RunCheckpoint(Checkpoint):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save a run that has no validation."""
-        if not trainer.enable_validation and not trainer.fast_dev_run:
+        if not trainer.enable_validation and not getattr(trainer, "fast_dev_run", False):
             self.best_epoch = trainer.current_epoch
             self._save(trainer, best=True)
 

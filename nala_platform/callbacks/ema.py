@@ -30,10 +30,11 @@ class EMA(WeightAveraging):
 
     def _average(self, averages: list[Tensor], weights: list[Tensor], count: Tensor | int) -> None:
         if not averages[0].is_floating_point():  # counters, such as BatchNorm's, have no mean
-            torch._foreach_copy_(averages, weights)
+            for average, weight in zip(averages, weights, strict=True):
+                average.copy_(weight)
             return
         decay = min(self.decay, (1.0 + float(count)) / (10.0 + float(count)))
-        torch._foreach_lerp_(averages, weights, 1.0 - decay)
+        torch._foreach_lerp_(averages, weights, 1.0 - decay)  # pyright: ignore[reportPrivateImportUsage]
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Make the average when a fit begins; drop it when anything else does.

@@ -70,7 +70,9 @@ class ClassificationPictures(Callback):
         columns = min(8, len(samples))
         lines = -(-len(samples) // columns)
         figure = Figure(figsize=(1.5 * columns, 1.75 * lines), layout="constrained")
-        for axes, (image, predicted, true) in zip(figure.subplots(lines, columns, squeeze=False).flat, samples, strict=False):
+        for axes, (image, predicted, true) in zip(
+            figure.subplots(lines, columns, squeeze=False).flat, samples, strict=False
+        ):
             axes.imshow(image, interpolation="nearest")
             names = data.class_names
             title = names[predicted] if predicted == true else f"{names[predicted]}\nnot {names[true]}"
@@ -117,18 +119,25 @@ class SegmentationPictures(Callback):
             ignored = truth == data.ignore_index
             shown = np.where(ignored, 255, truth)
             wrong = np.where(((truth != predicted) & ~ignored)[..., None], (220, 20, 60), image // 3 + 100)
-            pictures = (image, colourise(shown, data.palette), colourise(predicted, data.palette), wrong.astype(np.uint8))
+            pictures = (
+                image,
+                colourise(shown, data.palette),
+                colourise(predicted, data.palette),
+                wrong.astype(np.uint8),
+            )
             for axes, picture in zip(line, pictures, strict=True):
                 axes.imshow(picture, interpolation="nearest")
                 axes.axis("off")
         for axes, title in zip(grid[0], ("image", "truth", "prediction", "mistakes"), strict=True):
             axes.set_title(title, fontsize=10)
         handles = [
-            Patch(facecolor=np.array(colour) / 255, label=name)
+            Patch(facecolor=tuple(channel / 255 for channel in colour), label=name)
             for colour, name in list(zip(data.palette, data.class_names, strict=False))[:12]
         ]
         handles.append(Patch(facecolor="black", label="ignored"))
-        figure.legend(handles=handles, loc="outside lower center", ncols=min(7, len(handles)), frameon=False, fontsize=9)
+        figure.legend(
+            handles=handles, loc="outside lower center", ncols=min(7, len(handles)), frameon=False, fontsize=9
+        )
         _save(figure, Path(trainer.default_root_dir) / "predictions.png")
 
 

@@ -70,7 +70,9 @@ class Report(Callback):
         write_json(folder / SUMMARY, summary)
         self._print(metrics, baselines, split, folder)
 
-    def _print(self, metrics: dict[str, float], baselines: dict[str, dict[str, float]], split: str, folder: Path) -> None:
+    def _print(
+        self, metrics: dict[str, float], baselines: dict[str, dict[str, float]], split: str, folder: Path
+    ) -> None:
         shown = [name for name in self.metrics if f"{split}/{name}" in metrics]
         table = Table(title=f"{split} split", title_justify="left")
         table.add_column("")

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from nala_platform.tasks.classification import ClassificationTask
+from nala_platform.tasks.segmentation import SegmentationTask
 from torch import Tensor, nn
 
 from nala_platform.errors import DivergedError, UserError
 from nala_platform.optim import WarmupCosine
-from nala_platform.tasks.classification import ClassificationTask
-from nala_platform.tasks.segmentation import SegmentationTask
 
 
 class Fixed(nn.Module):
@@ -67,7 +67,9 @@ def test_classification_smooths_labels_in_training_only():
 
 @pytest.mark.parametrize("size", [4, 5])
 def test_mixup_trains_on_soft_labels_that_sum_to_one(size: int):
-    model = task(ClassificationTask, torch.randn(size, 3), mixup_alpha=0.8, cutmix_alpha=1.0, label_smoothing=0.1).train()
+    model = task(
+        ClassificationTask, torch.randn(size, 3), mixup_alpha=0.8, cutmix_alpha=1.0, label_smoothing=0.1
+    ).train()
     image = torch.randn(size, 3, 8, 8)
     kept = image.clone()
     step = model.step({"image": image, "target": torch.arange(size) % 3})

@@ -1,0 +1,28 @@
+"""The marks that the defaults must reach on the embedded data, run as a person runs them (minutes: slow)."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+MARKS = {"cls": ("test/top1", 0.97), "seg": ("test/miou", 0.72)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", MARKS)
+def test_the_default_run_reaches_its_mark(tmp_path: Path, task: str):
+    command = [str(Path(sys.executable).with_name("nala")), "fit", "--task", task]
+    start = time.monotonic()
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / re.findall(r"run folder: (\S+)", done.stdout)[-1]
+    metric, mark = MARKS[task]
+    summary = json.loads((folder / "summary.json").read_text())
+    print(f"{task}: {metric} {summary['metrics'][metric]:.4f} in {time.monotonic() - start:.0f} s")
+    assert summary["metrics"][metric] >= mark
+    baselines = [values.get(metric.split("/")[1], 0.0) for values in summary["baselines"].values()]
+    assert summary["metrics"][metric] > max(baselines)
