@@ -134,7 +134,7 @@ class Experiment(LightningCLI):
 
     def _make_folder(self, settings: Namespace) -> Path:
         if rank_zero_only.rank != 0:
-            return Path(os.environ.get(FOLDER_VARIABLE, settings.runs_dir))
+            return Path(os.environ.get(FOLDER_VARIABLE) or settings.runs_dir)
         if settings.ckpt_path and self.subcommand != "fit" and Path(settings.ckpt_path).parent.name == runs.CHECKPOINTS:
             parent, name = Path(settings.ckpt_path).parent.parent / str(self.subcommand), settings.name
         else:
