@@ -5,15 +5,13 @@
 files come first in their order, what was typed comes last, so a typed flag beats a file wherever it stood.
 """
 
-import difflib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import yaml
 
 from nala_platform import runs
-from nala_platform.errors import UserError
+from nala_platform.errors import UserError, near
 
 CONF = Path(__file__).parent / "conf"
 if not CONF.is_dir():  # an editable install: the package's conf is the folder at the top of the repository
@@ -31,16 +29,6 @@ class Task(NamedTuple):
     data: str
     network: str
     metric: str
-
-
-def near(word: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` for the nearest of ``known``, or a full stop.
-
-    >>> near("sge", ["cls", "seg"])
-    "; did you mean 'seg'?"
-    """
-    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {matches[0]!r}?" if matches else "."
 
 
 def tasks() -> list[Task]:

@@ -4,7 +4,7 @@ import os
 import sys
 
 from nala_platform import argv
-from nala_platform.errors import DivergedError, UserError
+from nala_platform.errors import DivergedError, UserError, near
 
 HELP = """\
 nala: train, compare and ship models built on norm-aware linear attention
@@ -54,7 +54,7 @@ def _dispatch(words: list[str]) -> None:
         run(expanded)
     else:
         known = [*argv.COMMANDS, "tasks"]
-        raise UserError(f"no command {command!r}{argv.near(command, known)} Commands: {', '.join(known)}")
+        raise UserError(f"no command {command!r}{near(command, known)} Commands: {', '.join(known)}")
 
 
 def _print_tasks() -> None:

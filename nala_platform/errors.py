@@ -1,4 +1,10 @@
-"""The exceptions that the command line turns into one line and an exit code."""
+"""The exceptions that the command line turns into one line and an exit code, and how a mistyped name is answered."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+Row = TypeVar("Row")
 
 
 class UserError(ValueError):
@@ -11,3 +17,24 @@ class UserError(ValueError):
 
 class DivergedError(ArithmeticError):
     """Training produced a loss that is not finite. The command line prints the one line and leaves with exit code 3."""
+
+
+def near(word: str, known: Iterable[str]) -> str:
+    """``; did you mean 'x'?`` for the nearest of ``known``, or a full stop.
+
+    >>> near("sge", ["cls", "seg"])
+    "; did you mean 'seg'?"
+    """
+    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {matches[0]!r}?" if matches else "."
+
+
+def look_up(table: Mapping[str, Row], name: str, *, option: str) -> Row:
+    """``table[name]``; an unknown name is a `UserError` with the nearest and all known names.
+
+    >>> look_up({"nala": 1, "softmax": 2}, "softmax", option="attention")
+    2
+    """
+    if name not in table:
+        raise UserError(f"{option}={name!r} is unknown{near(str(name), table)} Known: {', '.join(table)}")
+    return table[name]

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from jsonargparse import ArgumentParser
 
-from nala_platform.argv import near
+from nala_platform.errors import near
 
 _PARSER_KEY = re.compile(r'Parser key "([\w.]+)"')
 _NESTED = re.compile(r"Given value: NestedArg\(key='([\w.+]+)', val=(.*)\)")

@@ -6,9 +6,6 @@ Shapes: B batch, H heads, N queries, M keys, D head size, E value size.
 """
 
 import math
-from collections.abc import Mapping
-from difflib import get_close_matches
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -16,18 +13,7 @@ from torch import Tensor
 from nala_platform.attention.feature_map import DIRECTIONS, GATES
 from nala_platform.attention.precision import widest
 from nala_platform.attention.signature import AlphaRange, Options, Rope
-from nala_platform.errors import UserError
-
-Row = TypeVar("Row")
-
-
-def look_up(table: Mapping[str, Row], name: str, *, option: str) -> Row:
-    """``table[name]``; an unknown name is a UserError with its near-match and the known names."""
-    if name not in table:
-        near = get_close_matches(str(name), table, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise UserError(f"{option}={name!r} is unknown; {hint}known: {', '.join(table)}")
-    return table[name]
+from nala_platform.errors import UserError, look_up
 
 
 def check(query: Tensor, key: Tensor, value: Tensor, options: Options) -> None:

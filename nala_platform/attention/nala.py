@@ -7,13 +7,14 @@ from functools import partial
 
 from torch import Tensor
 
-from nala_platform.attention.door import check, look_up
+from nala_platform.attention.door import check
 from nala_platform.attention.feature_map import key_features, query_features
 from nala_platform.attention.masking import cleared
 from nala_platform.attention.plain import linear_form
 from nala_platform.attention.precision import autocast_off
 from nala_platform.attention.reference import quadratic_form
 from nala_platform.attention.signature import AlphaRange, Backend, Form, Options, Rope
+from nala_platform.errors import look_up
 
 
 def _through_features(form: Form, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:

@@ -7,11 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nala_platform.attention.door import check, look_up
+from nala_platform.attention.door import check
 from nala_platform.attention.masking import cleared, visible
 from nala_platform.attention.precision import autocast_off, widen
 from nala_platform.attention.rotary import rotate
 from nala_platform.attention.signature import AlphaRange, Backend, Options, Rope
+from nala_platform.errors import look_up
 
 
 def _reference(query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:

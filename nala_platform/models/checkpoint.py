@@ -40,7 +40,7 @@ class LoadReport:
 
     def __str__(self) -> str:
         """One line for a person."""
-        text = f"{self.matched}/{self.total} tensors"
+        text = f"{self.matched}/{self.total} tensors matched"
         if self.missing:
             text += f"; new: {_shortened(self.missing)}"
         if self.unexpected:

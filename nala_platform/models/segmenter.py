@@ -12,7 +12,7 @@ from segmentation_models_pytorch.decoders.fpn.decoder import FPNDecoder
 from segmentation_models_pytorch.decoders.upernet.decoder import UPerNetDecoder
 from torch import Tensor, nn
 
-from nala_platform.errors import UserError
+from nala_platform.errors import UserError, look_up
 from nala_platform.models.backbone import create_backbone
 
 STRIDES = (4, 8, 16, 32)
@@ -63,8 +63,6 @@ class Segmenter(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        if decoder not in DECODERS:
-            raise UserError(f"decoder {decoder!r} is unknown; known: {', '.join(DECODERS)}")
         if num_classes < 1:
             raise UserError(f"num_classes must be at least 1, got {num_classes}")
         self.num_classes = num_classes
@@ -81,7 +79,7 @@ class Segmenter(nn.Module):
         widths = [channels[level] for level in self.levels]
         width = decoder_width or min(256, max(64, widths[-1] // 2))
         # smp counts the image and a stride-2 level, which neither decoder reads.
-        self.decoder, out = DECODERS[decoder]([in_chans, 0, *widths], width)
+        self.decoder, out = look_up(DECODERS, decoder, option="decoder")([in_chans, 0, *widths], width)
         self.head = SegmentationHead(out, num_classes, kernel_size=1, upsampling=4)
         initialization.initialize_decoder(self.decoder)
         initialization.initialize_head(self.head)

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from nala_platform.attention import ATTENTION, AlphaRange, Attention, Rope
-from nala_platform.attention.door import look_up
-from nala_platform.errors import UserError
+from nala_platform.errors import UserError, look_up
 from nala_platform.nn.alpha import LearnedAlphaRange
 
 

@@ -151,7 +151,7 @@ def test_classifier_reads_every_kind_of_file(prefix, kind, weights, tmp_path, ca
     model = classifier(checkpoint_path=str(path))
     assert same(model, weights)
     total = len([name for name in weights if "num_batches" not in name])
-    assert f"{total}/{total} tensors\n" in capsys.readouterr().out
+    assert f"{total}/{total} tensors matched\n" in capsys.readouterr().out
 
 
 def test_classifier_with_another_number_of_classes(weights, tmp_path, capsys):

@@ -92,7 +92,7 @@ def test_nala_options_reach_the_backbone():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"decoder": "unet"}, "decoder 'unet' is unknown; known: fpn, upernet"),
+        ({"decoder": "unet"}, "decoder='unet' is unknown; did you mean 'upernet'. Known: fpn, upernet"),
         ({"num_classes": 0}, "num_classes must be at least 1"),
         ({"backbone": "vit_tiny_patch16_224"}, "strides 16.*needs 4, 8, 16, 32"),
         ({"backbone": "nalaformr_t"}, "did you mean nalaformer_t"),
