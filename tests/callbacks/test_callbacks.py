@@ -70,8 +70,7 @@ class Line(LightningModule):
         self.history.append(float(self.network.weight))
 
     def validation_step(self, batch, batch_idx):
-        if not self.trainer.sanity_checking:
-            self.log("val/score", self.values[self.current_epoch], on_epoch=True)
+        self.log("val/score", self.values[self.current_epoch], on_epoch=True)
 
     def test_step(self, batch, batch_idx):
         self.tested.append(float(self.network.weight))
