@@ -66,6 +66,7 @@ class Task(LightningModule, ABC):
         data = getattr(self.trainer, "datamodule", None)
         for owner, key, flag in (
             (self.network, "num_classes", "--model.network.num_classes"),
+            (self.network, "scale", "--model.network.scale"),
             (self, "ignore_index", "--model.ignore_index"),
         ):
             wanted, built = getattr(data, key, None), getattr(owner, key, None)
