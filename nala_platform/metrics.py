@@ -125,8 +125,8 @@ def structural_similarity(one_NCHW: Tensor, other_NCHW: Tensor) -> Tensor:
     """SSIM ``(N, C)`` on the scale 0..255, float64: 11x11 Gaussian of deviation 1.5, windows wholly inside the image.
 
     ``(2 m n + c1)(2 s_xy + c2) / ((m^2 + n^2 + c1)(s_xx + s_yy + c2))``, the mean over the windows, with
-    ``c1 = (0.01 * 255)^2``, ``c2 = (0.03 * 255)^2`` (Wang et al. 2004). torchmetrics computes the same, but with a
-    square kernel: in float64, which flat bright regions need, it takes ten times the time and a gigabyte more.
+    ``c1 = (0.01 * 255)^2``, ``c2 = (0.03 * 255)^2`` (Wang et al. 2004, and what super-resolution papers report).
+    torchmetrics 1.9 takes windows over a mirrored border into its mean, which moves the third digit on small images.
     """
     x, y = one_NCHW.double(), other_NCHW.double()
     mean_x, mean_y = _blurred(x), _blurred(y)

@@ -10,15 +10,17 @@ from torch import Tensor
 
 from nala_platform.errors import UserError
 
-OVERLAP = 16  # low-resolution pixels that neighbours share at least, over which one fades into the other
+OVERLAP = 16  # low-resolution pixels that neighbours share at least
+MARGIN = 4  # of these, at a tile's inner edge, that are thrown away; over the rest one tile fades into the other
 
 
 def upscale_tiled(network: Callable[[Tensor], Tensor], image_BCHW: Tensor, *, scale: int, tile: int) -> Tensor:
     """``network`` applied to overlapping squares of at most ``tile`` pixels, joined: ``(B, C, S H, S W)`` float32.
 
-    Neighbouring tiles share 16 pixels or more, over which their weights ramp linearly. An image that fits in one tile
-    goes through as a whole. A network that looks no farther than a few pixels gives what it gives on the whole image,
-    but for those pixels; one with global attention sees a tile's statistics in place of the image's.
+    Neighbouring tiles share 16 pixels or more: the 4 at a tile's inner edge are thrown away, over the 8 next to them
+    its weight rises linearly to one. An image that fits in one tile goes through as a whole. So a network that looks 4
+    pixels far gives what it gives on the whole image; one with global attention sees a tile's statistics in place of
+    the image's.
 
     Raises:
         UserError: a tile that is not larger than two overlaps.
@@ -33,7 +35,8 @@ def upscale_tiled(network: Callable[[Tensor], Tensor], image_BCHW: Tensor, *, sc
     for top, bottom in windows(height, tile):
         for left, right in windows(width, tile):
             part = network(image_BCHW[..., top:bottom, left:right]).float()
-            weight = _ramp(part.shape[-2], scale, part)[:, None] * _ramp(part.shape[-1], scale, part)
+            down, across = _ramp(top, bottom, height, scale), _ramp(left, right, width, scale)
+            weight = (down[:, None] * across).to(part)
             place = (..., slice(scale * top, scale * bottom), slice(scale * left, scale * right))
             total[place] += part * weight
             weights[place] += weight
@@ -53,7 +56,9 @@ def windows(length: int, tile: int) -> list[tuple[int, int]]:
     return [(first, first + tile) for first in firsts]
 
 
-def _ramp(length: int, scale: int, like: Tensor) -> Tensor:
-    """Weights ``(S T,)`` that rise over the overlap from each end; at the image's border they cancel out."""
-    distance = torch.arange(length, device=like.device, dtype=like.dtype) + 0.5
-    return torch.minimum(distance, distance.flip(0)).clamp(max=OVERLAP * scale)
+def _ramp(first: int, last: int, length: int, scale: int) -> Tensor:
+    """Weights ``(S T,)`` of a window's pixels along one axis; no ramp where the window ends with the image."""
+    distance = (torch.arange(scale * (last - first)) + 0.5) / scale
+    rising = ((distance - MARGIN) / (OVERLAP - 2 * MARGIN)).clamp(0, 1)
+    start = rising if first > 0 else torch.ones_like(rising)
+    return start * rising.flip(0) if last < length else start

@@ -14,6 +14,7 @@ OVERLAYS = {
     "smoke": (TASKS, []),
     "image_folder": (["cls"], ["--model.network.num_classes", "2"]),
     "mask_folder": (["seg"], ["--data.labels.num_classes", "2", "--model.network.num_classes", "2"]),
+    "pair_folder": (["sr"], ["--data.patch.size", "4"]),
 }
 
 
@@ -43,7 +44,9 @@ def test_it_builds(case: tuple[str, ...], tmp_path: Path):
     for overlay in overlays:
         words += ["--config", overlay, *OVERLAYS[overlay][1]]
         if "folder" in overlay:
-            words += ["--data.root", str(folder_tree(tmp_path, overlay))]
+            root = folder_tree(tmp_path, overlay)
+            pairs = [f"--data.folders.{split}_hr={root / 'images' / split}" for split in ("train", "val")]
+            words += pairs if overlay == "pair_folder" else [f"--data.root={root}"]
     experiment = Built(argv.expand(words))
     settings = yaml.safe_load((argv.CONF / f"{task}.yaml").read_text())
     assert type(experiment.model).__name__ == settings["model"]["class_path"].split(".")[-1]
@@ -55,7 +58,7 @@ def folder_tree(root: Path, overlay: str) -> Path:
     import numpy as np
     from PIL import Image
 
-    pixels = np.random.default_rng(0).integers(0, 2, (8, 8, 3), dtype=np.uint8)
+    pixels = np.random.default_rng(0).integers(0, 2, (16, 16, 3), dtype=np.uint8)
     for split in ("train", "val"):
         for place in ("a", "b") if overlay == "image_folder" else (f"images/{split}", f"annotations/{split}"):
             folder = root / split / place if overlay == "image_folder" else root / place
