@@ -72,7 +72,7 @@ class PhotosData(DataModule):
         patch: what training sees.
         batch_size: patches, of one process.
         num_workers: loader processes.
-        seed: of order and patches.
+        seed: of order and patches; None is the run's, ``seed_everything``.
         tile: edge, in small pixels, of the squares that evaluation and prediction cut a picture into, to bound their
             memory; ``None``: pictures go through as wholes.
         predict_path: a picture, or a folder of them, to be enlarged by ``predict``; ``None``: the small test pictures.
@@ -84,10 +84,10 @@ class PhotosData(DataModule):
     def __init__(
         self,
         scale: int = 2,
-        patch: Patch = Patch(size=32, repeats=128),  # noqa: B008 - frozen
+        patch: Patch = Patch(repeats=128),  # noqa: B008 - frozen
         batch_size: int = 8,
         num_workers: int = 0,
-        seed: int = 0,
+        seed: int | None = None,
         tile: int | None = None,
         predict_path: str | None = None,
     ) -> None:
