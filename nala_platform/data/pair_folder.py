@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from nala_platform.data.base import DataModule, Mean, Split
 from nala_platform.data.image_file import read_image
 from nala_platform.data.loader import Sample
-from nala_platform.data.pairs import MEAN, STD, Pair, PairItems, Patch, check_scale, cropped, pixels
+from nala_platform.data.pairs import MEAN, STD, Pair, PairItems, Patch, Tiled, check_scale, cropped, pixels
 from nala_platform.data.pictures import SUFFIXES, PictureItems, pictures_under
 from nala_platform.errors import UserError
 
@@ -26,14 +26,14 @@ class Folders:
     """Where the pictures are. Each folder is searched with all folders below it.
 
     Attributes:
-        train_hr: large pictures to train on.
-        val_hr: large pictures to choose the best checkpoint by.
+        train_hr: large pictures to train on; needed.
+        val_hr: large pictures to choose the best checkpoint by; needed.
         test_hr: large pictures to score; ``None``: those of validation, and `protocol` says so.
         train_lr, val_lr, test_lr: the small ones; ``None``: made from the large ones.
     """
 
-    train_hr: str
-    val_hr: str
+    train_hr: str | None = None
+    val_hr: str | None = None
     test_hr: str | None = None
     train_lr: str | None = None
     val_lr: str | None = None
@@ -92,8 +92,8 @@ class PairFolderData(DataModule):
         self.has_test = folders.test_hr is not None
         self.folders = folders
         self.files: dict[str, list[Files]] = {
-            "train": pair_up("train", folders.train_hr, folders.train_lr, scale),
-            "val": pair_up("val", folders.val_hr, folders.val_lr, scale),
+            "train": pair_up("train", _needed("train", folders.train_hr), folders.train_lr, scale),
+            "val": pair_up("val", _needed("val", folders.val_hr), folders.val_lr, scale),
         }
         if folders.test_hr is not None:
             self.files["test"] = pair_up("test", folders.test_hr, folders.test_lr, scale)
@@ -107,6 +107,10 @@ class PairFolderData(DataModule):
 
     def items(self, split: Split) -> Dataset[Sample]:
         """See `DataModule.items`."""
+        items = self._items(split)
+        return items if self.tile is None or split == "train" else Tiled(items, self.tile)
+
+    def _items(self, split: Split) -> Dataset[Sample]:
         if split == "predict" and self.predict_path is not None:
             return PictureItems(self.predict_path, pixels)
         files = self.files["train" if split == "train" else self._test() if split != "val" else "val"]
@@ -116,7 +120,6 @@ class PairFolderData(DataModule):
             scale=self.scale,
             patch=self.patch if split == "train" else None,
             seed=self.seed,
-            tile=self.tile,
             labelled=split != "predict",
         )
 
@@ -187,6 +190,14 @@ def pair_up(split: str, large_folder: str, small_folder: str | None, scale: int)
         )
     root = Path(large_folder).expanduser()
     return [Files(path.relative_to(root).as_posix(), path, small[str(partner[stem])]) for stem, path in large.items()]
+
+
+def _needed(split: str, folder: str | None) -> str:
+    if folder is None:
+        raise UserError(
+            f"data.folders.{split}_hr is missing: give --data.folders.{split}_hr the folder of large pictures"
+        )
+    return folder
 
 
 def _small_names(stem: str, scale: int) -> list[str]:

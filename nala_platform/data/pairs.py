@@ -83,7 +83,7 @@ def shrunk(image: Image.Image, scale: int, box: Box | None = None) -> Image.Imag
 
 
 class PairItems(Dataset[Sample]):
-    """``image`` and ``target`` float32 in 0..1, ``(3, h, w)`` and ``(3, S h, S w)``, ``name``, and ``tile`` if given.
+    """``image`` and ``target`` float32 in 0..1, ``(3, h, w)`` and ``(3, S h, S w)``, and ``name``.
 
     With a ``patch``, item i shows picture ``i // repeats`` in a square and a position that (seed, epoch, i) determine;
     without, whole pictures, cropped to multiples of the scale.
@@ -94,7 +94,6 @@ class PairItems(Dataset[Sample]):
         scale: S.
         patch: of training, or ``None``.
         seed: of the patches.
-        tile: told to the task with each sample.
         labelled: whether there is a ``target``.
     """
 
@@ -106,11 +105,10 @@ class PairItems(Dataset[Sample]):
         scale: int,
         patch: Patch | None = None,
         seed: int = 0,
-        tile: int | None = None,
         labelled: bool = True,
     ) -> None:
         self.load, self.count, self.scale, self.patch, self.seed = load, count, scale, patch, seed
-        self.tile, self.labelled = tile, labelled
+        self.labelled = labelled
 
     def __len__(self) -> int:
         return self.count * (self.patch.repeats if self.patch else 1)
@@ -123,7 +121,7 @@ class PairItems(Dataset[Sample]):
         sample: dict[str, Any] = {"image": pixels(small or shrunk(large, self.scale)), "name": name}
         if self.labelled:
             sample["target"] = pixels(large)
-        return sample | ({"tile": self.tile} if self.tile is not None else {})
+        return sample
 
     def _view(self, large: Image.Image, small: Image.Image | None, patch: Patch, seed: int) -> dict[str, Tensor]:
         scale, size, draw = self.scale, patch.size, random.Random(seed)
@@ -135,6 +133,19 @@ class PairItems(Dataset[Sample]):
             "image": turned(pixels(small.crop(box) if small else shrunk(large, scale, box)), code),
             "target": turned(pixels(large.crop(tuple(scale * edge for edge in box))), code),  # type: ignore[arg-type]
         }
+
+
+class Tiled(Dataset[Sample]):
+    """The same samples with ``tile``: the task is told with each into how large squares to cut it."""
+
+    def __init__(self, items: Dataset[Sample], tile: int) -> None:
+        self.items, self.tile = items, tile
+
+    def __len__(self) -> int:
+        return len(self.items)  # type: ignore[arg-type]
+
+    def __getitem__(self, draw: Draw) -> Sample:
+        return {**self.items[draw], "tile": self.tile}
 
 
 def pixels(image: Image.Image) -> Tensor:

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from nala_platform.data.base import DataModule, Mean, Split
 from nala_platform.data.loader import Sample
-from nala_platform.data.pairs import MEAN, STD, Pair, PairItems, Patch, check_scale, cropped, pixels
+from nala_platform.data.pairs import MEAN, STD, Pair, PairItems, Patch, Tiled, check_scale, cropped, pixels
 from nala_platform.data.pictures import PictureItems
 from nala_platform.data.samples import Part
 from nala_platform.data.upscale_baselines import upscale_baselines
@@ -105,6 +105,10 @@ class PhotosData(DataModule):
 
     def items(self, split: Split) -> Dataset[Sample]:
         """See `DataModule.items`."""
+        items = self._items(split)
+        return items if self.tile is None or split == "train" else Tiled(items, self.tile)
+
+    def _items(self, split: Split) -> Dataset[Sample]:
         if split == "predict" and self.predict_path is not None:
             return PictureItems(self.predict_path, pixels)
         part: Part = "test" if split == "predict" else split
@@ -115,7 +119,6 @@ class PhotosData(DataModule):
             scale=self.scale,
             patch=self.patch if split == "train" else None,
             seed=self.seed,
-            tile=self.tile,
             labelled=split != "predict",
         )
 

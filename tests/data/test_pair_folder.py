@@ -105,6 +105,7 @@ def test_missing_and_empty_folders_are_named(folders, tmp_path):
     (tmp_path / "bare").mkdir()
     refused(Folders(str(tmp_path / "bare"), folders.val_hr), "data.folders.train_hr", "holds no picture")
     refused(Folders(**{**vars(folders), "test_lr": "x"}), "there is no test_hr")
+    refused(Folders(), "data.folders.train_hr is missing")
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -129,4 +130,7 @@ def test_prediction_takes_any_picture(folders, tmp_path, save, noise):
     data = PairFolderData(folders, patch=SMALL, predict_path=str(tmp_path / "new"))
     [batch] = data.predict_dataloader()
     assert batch["image"].shape == (1, 3, 7, 5) and batch["name"] == ["deep/a.png"]
+    data = PairFolderData(folders, patch=SMALL, batch_size=2, tile=40, predict_path=str(tmp_path / "new"))
+    assert [batch["tile"].tolist() for batch in data.predict_dataloader()] == [[40]]
+    assert "tile" not in next(iter(data.train_dataloader()))
     refused(folders, "nowhere does not exist", predict_path=str(tmp_path / "nowhere"))

@@ -120,7 +120,7 @@ def test_the_embedded_parts_are_disjoint_and_whole():
     )
 
 
-def test_batches_have_the_agreed_form():
+def test_batches_have_the_agreed_form(tmp_path, save):
     data = PhotosData(scale=4, patch=Patch(size=8, repeats=1), batch_size=4, tile=64)
     batch = next(iter(data.train_dataloader()))
     assert set(batch) == {"image", "target", "name"}
@@ -129,6 +129,9 @@ def test_batches_have_the_agreed_form():
     assert whole["image"].shape == (1, 3, 106, 160) and whole["target"].shape == (1, 3, 424, 640)
     assert whole["name"] == ["china"] and whole["tile"].tolist() == [64]
     assert set(next(iter(data.predict_dataloader()))) == {"image", "name", "tile"}
+    save(np.zeros((9, 9, 3), np.uint8), tmp_path / "new.png")
+    [new] = PhotosData(tile=64, predict_path=str(tmp_path / "new.png")).predict_dataloader()
+    assert new["tile"].tolist() == [64] and new["image"].shape == (1, 3, 9, 9)
     assert "64" in data.protocol()["inference"] and data.protocol()["scale"] == 4
 
 
