@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_only
@@ -28,6 +28,11 @@ from nala_platform.parse_errors import explain
 
 # The processes that Lightning starts for DDP run this same command; they find the first one's folder here.
 FOLDER_VARIABLE = "NALA_RUN_FOLDER"
+# What data modules call a place on disk.
+PATH_KEYS = (
+    *("root", "path", "predict_path"),
+    *(f"{split}_{size}" for split in ("train", "val", "test") for size in ("hr", "lr")),
+)
 
 
 def run(words: list[str]) -> None:
@@ -41,8 +46,12 @@ def run(words: list[str]) -> None:
         Experiment(words)
     except MisconfigurationException as error:  # Lightning's own word for a user's mistake
         raise UserError(" ".join(str(error).split())) from error
-    except (ValueError, TypeError) as error:  # jsonargparse wraps what a constructor raises
-        cause: BaseException | None = error
+    except (ValueError, TypeError) as error:
+        if "Expected more than 1 value per channel" in str(error):  # BatchNorm's word for it
+            raise UserError(
+                "a training batch of one sample is too small for batch normalisation: raise --data.batch_size"
+            ) from error
+        cause: BaseException | None = error  # jsonargparse wraps what a constructor raises
         while cause is not None and not isinstance(cause, UserError):
             cause = cause.__cause__ or cause.__context__
         if cause is None:
@@ -115,9 +124,18 @@ class Experiment(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Make the trainer, its log and the callbacks that every run has."""
         settings = self.config_init[str(self.subcommand)]
+        _refuse_what_a_run_decides(settings.trainer)
         self.folder = self._make_folder(settings)
+        try:
+            return self._make_trainer(settings)
+        except BaseException:
+            self._discard_empty_folder()
+            raise
+
+    def _make_trainer(self, settings: Namespace) -> Trainer:
         config = {**settings.trainer, "default_root_dir": str(self.folder)}
-        callbacks: list[Callback] = [Report(settings.report.metrics, self.config[str(self.subcommand)].seed_everything)]
+        report = Report(settings.report.metrics, self.config[str(self.subcommand)].seed_everything)
+        callbacks: list[Callback] = [_SameFolder(), report]
         if self.subcommand == "fit":
             callbacks += [settings.checkpoint, Curves([f"val/{name}" for name in settings.report.metrics])]
             if settings.ema.decay is not None:
@@ -136,7 +154,7 @@ class Experiment(LightningCLI):
         if rank_zero_only.rank != 0:
             return Path(os.environ.get(FOLDER_VARIABLE) or settings.runs_dir)
         if settings.ckpt_path and self.subcommand != "fit" and Path(settings.ckpt_path).parent.name == runs.CHECKPOINTS:
-            parent, name = Path(settings.ckpt_path).parent.parent / str(self.subcommand), settings.name
+            parent, name = Path(settings.ckpt_path).parent.parent / str(self.subcommand), ""
         else:
             label = "" if self.subcommand == "fit" else str(self.subcommand)
             parent, name = Path(settings.runs_dir) / (settings.task or "own"), settings.name or label
@@ -146,6 +164,7 @@ class Experiment(LightningCLI):
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Write the configuration, run, and leave no empty folder behind a mistake."""
+        _make_paths_absolute(self.config[subcommand].data)
         if rank_zero_only.rank == 0:
             config = self._parser(subcommand).dump(self.config[subcommand], skip_none=False)
             runs.write_atomic(self.folder / runs.CONFIG, config)
@@ -155,10 +174,13 @@ class Experiment(LightningCLI):
             if self.trainer.interrupted:
                 raise KeyboardInterrupt from error
             raise
-        except UserError:
-            if rank_zero_only.rank == 0 and {path.name for path in self.folder.iterdir()} == {runs.CONFIG}:
-                shutil.rmtree(self.folder)
+        except BaseException:
+            self._discard_empty_folder()
             raise
+
+    def _discard_empty_folder(self) -> None:
+        if rank_zero_only.rank == 0 and {path.name for path in self.folder.iterdir()} <= {runs.CONFIG}:
+            shutil.rmtree(self.folder)
 
     def before_fit(self) -> None:
         """Say what will run."""
@@ -175,9 +197,40 @@ class Experiment(LightningCLI):
     def after_fit(self) -> None:
         """Score the test split at the best checkpoint."""
         best = self.folder / runs.CHECKPOINTS / runs.BEST
-        if getattr(self.trainer, "fast_dev_run", False) or self.trainer.interrupted:
+        if getattr(self.trainer, "fast_dev_run", False):
             return
-        self.trainer.test(self.model, datamodule=self.datamodule, ckpt_path=str(best), verbose=False)
+        if self.trainer.global_step == 0:
+            raise UserError(
+                "no step was trained: raise --trainer.max_epochs, --trainer.max_steps or --trainer.max_time"
+            )
+        self.trainer.test(self.model, datamodule=self.datamodule, ckpt_path=str(best), weights_only=True, verbose=False)
+
+
+class _SameFolder(Callback):
+    """Lets every process know the first one's folder: those that torchrun starts have each made up their own."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Take the first process's word."""
+        shared = trainer.strategy.broadcast(trainer.default_root_dir)
+        trainer._default_root_dir = shared  # type: ignore[attr-defined]
+
+
+def _refuse_what_a_run_decides(trainer: Namespace) -> None:
+    for key, value, mend in (
+        ("barebones", True, "it turns off the checkpoints and logs that a run consists of"),
+        ("enable_checkpointing", False, "a run always keeps its checkpoints"),
+    ):
+        if trainer.get(key) is value:
+            raise UserError(f"--trainer.{key} {str(value).lower()} cannot be used here: {mend}")
+    if trainer.get("default_root_dir") is not None:
+        raise UserError("--trainer.default_root_dir cannot be used here: --runs_dir says where run folders are made")
+
+
+def _make_paths_absolute(data: Namespace) -> None:
+    """So that a run can be scored again from any folder."""
+    for key, value in list(data.items(branches=False)):
+        if key.split(".")[-1] in PATH_KEYS and isinstance(value, str):
+            data[key] = str(Path(value).expanduser().absolute())
 
 
 def _loggers(value: Any) -> list[Any]:

@@ -37,6 +37,8 @@ def explain(message: str, words: list[str]) -> str:
         message: from jsonargparse.
         words: the expanded command line that was parsed; its files and class paths tell which keys there are.
     """
+    if re.search(r"required: \w+\.model", message):
+        return "nothing says what to train: add --task NAME (nala tasks lists them), or a --config with model and data"
     outer: list[str] = _PARSER_KEY.findall(message)
     nested = _NESTED.search(message)
     if found := _GROUP.search(message):

@@ -1,5 +1,6 @@
 """The training loop, once: what every task shares."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ ScheduleCallable = Callable[[Optimizer, int], LRScheduler]
 
 
 class Step(NamedTuple):
-    """What one batch gives: a scalar loss, what the network said, what was true, and how many samples that was."""
+    """What one batch gives: a scalar loss, what the network said, what was true, and the loss's weight in a mean."""
 
     loss: Tensor
     prediction: Tensor
@@ -37,8 +38,9 @@ class Task(LightningModule, ABC):
             stepped once an optimizer step.
         scores: accumulates the metric of one split; validation and test each get a copy.
 
-    Logged: ``train/loss`` and ``lr`` by step, ``train/loss_epoch``; ``val/loss``, ``test/loss`` and every entry of the
-    scores as ``val/<name>``, ``test/<name>`` over the whole split, whatever the batch size or process count.
+    Logged: ``train/loss`` and ``lr`` by step, ``train/loss_epoch``; ``val/loss`` and ``test/loss``, each
+    batch's weighted by its count; every entry of the scores as ``val/<name>``, ``test/<name>`` over the whole split,
+    whatever the batch size or process count.
     """
 
     def __init__(
@@ -143,8 +145,10 @@ class Task(LightningModule, ABC):
     def configure_optimizers(self) -> dict[str, Any]:
         """Optimizer over parameter groups, schedule over the run's optimizer steps."""
         optimizer = self.make_optimizer(parameter_groups(self.network))
-        steps = int(self.trainer.estimated_stepping_batches)
-        schedule = self.make_schedule(optimizer, steps)
+        steps = self.trainer.estimated_stepping_batches
+        if math.isinf(steps):
+            raise UserError("the schedule needs the run's length: give --trainer.max_epochs or --trainer.max_steps")
+        schedule = self.make_schedule(optimizer, int(steps))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:

@@ -53,7 +53,10 @@ class SegmentationTask(Task):
     def step(self, batch: dict[str, Any]) -> Step:
         """Cross-entropy of one batch; see `Task.step`."""
         logits, target = self.network(batch["image"]), batch["target"]
-        return Step(self._loss(logits, target), logits, target, len(target))
+        # Weighted by counted pixels, the losses of batches average to that of the split (without class weights). Only
+        # outside of training: the count of a batch on a GPU costs a wait.
+        count = len(target) if self.training else max(1, int((target != self.ignore_index).sum()))
+        return Step(self._loss(logits, target), logits, target, count)
 
     def _loss(self, logits: Tensor, target: Tensor) -> Tensor:
         weights = self.class_weights

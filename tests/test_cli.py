@@ -149,11 +149,11 @@ def test_predict_writes_a_table_of_classes(cls_run: Path, folder: Path):
 def test_predict_writes_masks_at_the_size_of_the_pictures(seg_run: Path, folder: Path):
     pictures = folder / "photos"
     (pictures / "deep").mkdir(parents=True)
-    for name, (width, height) in {"a.png": (50, 30), "deep/a.jpg": (33, 33)}.items():
+    for name, (width, height) in {"a.png": (50, 30), "a.jpg": (20, 9), "deep/a.jpg": (33, 33)}.items():
         Image.fromarray(np.full((height, width, 3), 90, np.uint8)).save(pictures / name)
     nala(folder, "predict", str(seg_run), "--data.predict_path", str(pictures))
     out = next(seg_run.glob("predict/*"))
-    for name, size in {"a": (50, 30), "deep/a": (33, 33)}.items():
+    for name, size in {"a": (20, 9), "a.png": (50, 30), "deep/a": (33, 33)}.items():
         with Image.open(out / f"{name}.png") as mask, Image.open(out / f"{name}_overlay.png") as overlay:
             assert mask.mode == "P" and mask.size == size == overlay.size
             assert set(np.unique(np.asarray(mask))) <= {0, 1, 2}
@@ -173,6 +173,13 @@ def test_predict_writes_masks_at_the_size_of_the_pictures(seg_run: Path, folder:
          "has no option attention"),
         (["fit", "--task", "cls", "--config", "image_folder", "--data.root", "nowhere"], "nowhere"),
         (["fit", "--task", "cls", "--model.schedule.warmup", "2.5"], "schedule.warmup = 2.5"),
+        (["fit", "--task", "cls", "--ema.decay", "1.5"], "ema.decay must be in (0, 1)"),
+        (["fit", "--task", "cls", "--trainer.barebones", "true"], "--trainer.barebones true cannot be used here"),
+        (["fit", "--task", "cls", "--trainer.default_root_dir", "x"], "--runs_dir"),
+        (["fit", "--task", "cls", "--trainer.max_epochs", "-1", "--trainer.max_time", "00:00:00:05"],
+         "needs the run's length"),
+        (["fit", "--task", "cls", "--config", "smoke", "--data.batch_size", "1"], "raise --data.batch_size"),
+        (["fit", "--config", "smoke"], "add --task NAME"),
         (["fit", "--task", "cls", "--checkpoint.monitor", "val/top2", "--config", "smoke"], "logs val/loss, val/top1"),
     ],
 )  # fmt: skip
@@ -202,9 +209,23 @@ OWN = ["--config", "mask_folder", "--data.augment.crop", "32", "--data.batch_siz
        "3", "--model.network.backbone", "nalaformer_nano", "--trainer.max_epochs", "1"]  # fmt: skip
 
 
-def test_own_masks_train_with_loader_workers(tmp_path: Path, masks: Path):
-    printed = nala(tmp_path, "fit", "--task", "seg", *OWN, "--data.root", str(masks)).stdout
+def test_own_masks_train_with_loader_workers_and_the_run_is_scored_from_anywhere(tmp_path: Path, masks: Path):
+    printed = nala(tmp_path, "fit", "--task", "seg", *OWN, "--data.root", masks.name, "--seed_everything", "5").stdout
     assert "this run" in printed
+    moved = tmp_path / "elsewhere"
+    next((tmp_path / "runs" / "seg").iterdir()).rename(moved)
+    (tmp_path / "other").mkdir()
+    again = nala(tmp_path / "other", "test", "../elsewhere").stdout
+    assert re.findall(r"this run.*", printed) == re.findall(r"this run.*", again)
+
+
+def test_the_order_of_the_data_follows_the_run_s_seed(monkeypatch: pytest.MonkeyPatch):
+    from nala_platform.data.digits import DigitsData
+
+    monkeypatch.setenv("PL_GLOBAL_SEED", "5")
+    assert (DigitsData().seed, DigitsData(seed=3).seed) == (5, 3)
+    monkeypatch.delenv("PL_GLOBAL_SEED")
+    assert DigitsData().seed == 0
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])

@@ -13,11 +13,11 @@ from nala_platform.runs import BEST, CHECKPOINTS, LAST, WEIGHTS, write_atomic
 
 
 class RunCheckpoint(Checkpoint):
-    """Saves after each validation: ``last.ckpt`` always, ``best.ckpt`` when the monitored metric improved.
+    """Saves ``last.ckpt`` after each validation, each epoch and at the end; ``best.ckpt`` on a better score.
 
     ``last.ckpt`` is the latest state, whatever the metric did. Beside the best checkpoint stands
-    ``model.safetensors``: the network's weights under its own names, which timm and others load. A run without
-    validation saves ``last.ckpt`` at the end of each epoch and takes it for the best.
+    ``model.safetensors``: the network's weights under its own names, which timm and others load. A run that ends without
+    one score, since it had no validation or every score was NaN, takes its last state for the best.
 
     Args:
         monitor: logged name that decides which is best, such as ``val/miou``.
@@ -34,10 +34,11 @@ class RunCheckpoint(Checkpoint):
         self.best_score: float | None = None
         self.best_epoch: int | None = None
         self.folder = Path()
+        self._saved_step = 0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Fix the folder, the same on every process."""
-        self.folder = Path(trainer.strategy.broadcast(trainer.default_root_dir)) / CHECKPOINTS
+        """Know the folder."""
+        self.folder = Path(trainer.default_root_dir) / CHECKPOINTS
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save the latest state, and the best if this is it."""
@@ -56,10 +57,17 @@ class RunCheckpoint(Checkpoint):
         self._save(trainer, best=improved)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save a run that has no validation."""
-        if not trainer.enable_validation and not getattr(trainer, "fast_dev_run", False):
-            self.best_epoch = trainer.current_epoch
-            self._save(trainer, best=True)
+        """Save the latest state, unless a validation has just done so."""
+        self._save_unsaved(trainer)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save what came after the last validation; with no score at all, the last state is the best there is."""
+        self._save_unsaved(trainer, best=self.best_score is None)
+
+    def _save_unsaved(self, trainer: Trainer, best: bool = False) -> None:
+        unsaved = trainer.global_step != self._saved_step
+        if (unsaved or best) and trainer.global_step > 0 and not getattr(trainer, "fast_dev_run", False):
+            self._save(trainer, best)
 
     def _improved(self, score: float) -> bool:
         if score != score:  # NaN is never best
@@ -71,6 +79,7 @@ class RunCheckpoint(Checkpoint):
     def _save(self, trainer: Trainer, best: bool) -> None:
         last = self.folder / LAST
         trainer.save_checkpoint(last)
+        self._saved_step = trainer.global_step
         if best and trainer.is_global_zero:
             write_atomic(self.folder / BEST, last.read_bytes())
             self._export(last)

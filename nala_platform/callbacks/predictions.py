@@ -13,6 +13,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from PIL import Image
 
 from nala_platform.callbacks.pictures import colourise, displayable
+from nala_platform.errors import UserError
 
 
 class ClassificationCSV(Callback):
@@ -61,7 +62,13 @@ class SegmentationPNG(Callback):
     def __init__(self, opacity: float = 0.5) -> None:
         super().__init__()
         self.opacity = opacity
-        self._count = 0
+        self._written: set[str] = set()
+
+    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuse what a palette PNG cannot hold."""
+        classes = len(getattr(trainer, "datamodule").palette)  # noqa: B009 - not in the Trainer's type
+        if classes > 256:
+            raise UserError(f"predictions of {classes} classes do not fit a PNG with a palette, which holds 256")
 
     def on_predict_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
@@ -74,18 +81,25 @@ class SegmentationPNG(Callback):
             index_HW = mask.cpu().numpy().astype(np.uint8)
             picture = Image.fromarray(index_HW)
             picture.putpalette(flat)
-            stem = folder / Path(name).with_suffix("")  # the name may lead through folders, and so does the result
-            stem.parent.mkdir(parents=True, exist_ok=True)
+            stem = self._stem(folder, name)
             picture.save(f"{stem}.png")
             pixels = displayable(image, data.mean, data.std)
             blend = pixels * (1 - self.opacity) + colourise(index_HW, data.palette) * self.opacity
             Image.fromarray(blend.round().astype(np.uint8)).save(f"{stem}_overlay.png")
-            self._count += 1
+
+    def _stem(self, folder: Path, name: str) -> str:
+        """Where the two files of an image go: through the folders of its name; with its suffix if a.jpg met a.png."""
+        stem = folder / Path(name).with_suffix("")
+        if {f"{stem}.png", f"{stem}_overlay.png"} & self._written:
+            stem = folder / name
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        self._written |= {f"{stem}.png", f"{stem}_overlay.png"}
+        return str(stem)
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say where the result is."""
         if trainer.is_global_zero:
-            print(f"predictions: {_folder(trainer)} (masks of {self._count} images and their overlays)")
+            print(f"predictions: {_folder(trainer)} (a mask and an overlay an image)")
 
 
 def _folder(trainer: Trainer) -> Path:

@@ -55,7 +55,7 @@ class Report(Callback):
         folder = Path(trainer.default_root_dir)
         summary = {
             "metrics": metrics,
-            "absent_classes": [name.split("/")[-1] for name, value in metrics.items() if math.isnan(value)],
+            "absent_classes": _absent(metrics),
             "protocol": data.protocol() | {"scores": getattr(scores, "protocol", type(scores).__name__)},
             "baselines": baselines,
             "parameters": sum(p.numel() for p in pl_module.parameters()),
@@ -83,10 +83,13 @@ class Report(Callback):
             table.add_row(baseline, *(_number(values.get(name)) for name in shown))
         console = Console(width=None if sys.stdout.isatty() else 120)
         console.print(table)
-        for name, value in metrics.items():
-            if math.isnan(value):
-                console.print(f"no {name}: the class occurs neither in truth nor in prediction, and is in no mean")
+        for name in _absent(metrics):
+            console.print(f"class {name} occurs neither in truth nor in prediction: it has no IoU and is in no mean")
         console.print(f"run folder: {folder}", soft_wrap=True, highlight=False)
+
+
+def _absent(metrics: dict[str, float]) -> list[str]:
+    return [name.split("/iou/", 1)[1] for name, value in metrics.items() if "/iou/" in name and math.isnan(value)]
 
 
 def _within(checkpoint: str | Path | None, folder: Path) -> str | None:

@@ -3,6 +3,7 @@
 Shapes: N samples, B batch of one process, H W pixels.
 """
 
+import os
 from abc import ABC, abstractmethod
 from typing import Any, Literal
 
@@ -41,7 +42,7 @@ class DataModule(LightningDataModule, ABC):
         eval_batch_size: of one process, in validation and test.
         predict_batch_size: of one process, in prediction.
         num_workers: loader processes of each loader; 0 loads in the training process.
-        seed: of order and augmentation.
+        seed: of order and augmentation; None is the run's, ``seed_everything``.
     """
 
     num_classes: int
@@ -50,14 +51,14 @@ class DataModule(LightningDataModule, ABC):
     std: Mean = IMAGENET_STD
 
     def __init__(
-        self, *, batch_size: int, eval_batch_size: int, predict_batch_size: int, num_workers: int, seed: int
+        self, *, batch_size: int, eval_batch_size: int, predict_batch_size: int, num_workers: int, seed: int | None
     ) -> None:
         super().__init__()
         for key, value, least in (
             ("batch_size", batch_size, 1),
             ("eval_batch_size", eval_batch_size, 1),
             ("num_workers", num_workers, 0),
-            ("seed", seed, 0),
+            ("seed", seed or 0, 0),
         ):
             if value < least:
                 raise UserError(f"data.{key} is {value}: it must be {least} or more")
@@ -65,7 +66,8 @@ class DataModule(LightningDataModule, ABC):
         self.eval_batch_size = eval_batch_size
         self.predict_batch_size = predict_batch_size
         self.num_workers = num_workers
-        self.seed = seed
+        # what seed_everything leaves for everyone: runs of another seed see another order
+        self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0")) if seed is None else seed
         # a process without a share of a tiny evaluation split is no mistake
         self.allow_zero_length_dataloader_with_multiple_devices = True
 

@@ -32,7 +32,7 @@ class BlueMarbleData(DataModule):
     Args:
         batch_size: of one process.
         num_workers: loader processes.
-        seed: of order and augmentation.
+        seed: of order and augmentation; None is the run's, ``seed_everything``.
         stride: pixels between the corners of training tiles, 1..64: 64 does not overlap (401 tiles), 32 gives 1401.
         flips: of training tiles, each with probability one half.
         predict_path: a picture, or a folder of them, for ``predict``, at their own sizes; ``None``: the test split.
@@ -49,7 +49,7 @@ class BlueMarbleData(DataModule):
         self,
         batch_size: int = 32,
         num_workers: int = 0,
-        seed: int = 0,
+        seed: int | None = None,
         stride: int = 32,
         flips: Flips = "both",
         predict_path: str | None = None,

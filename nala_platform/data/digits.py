@@ -32,7 +32,7 @@ class DigitsData(DataModule):
     Args:
         batch_size: of one process.
         num_workers: loader processes.
-        seed: of order and augmentation.
+        seed: of order and augmentation; None is the run's, ``seed_everything``.
         shift: pixels of the 32x32 image, 0..31.
         predict_path: a picture, or a folder of them, for ``predict``: light strokes on black, made grey and 32x32;
             ``None``: the test split.
@@ -47,7 +47,7 @@ class DigitsData(DataModule):
         self,
         batch_size: int = 64,
         num_workers: int = 0,
-        seed: int = 0,
+        seed: int | None = None,
         shift: int = 1,
         predict_path: str | None = None,
     ) -> None:

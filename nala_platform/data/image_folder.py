@@ -106,7 +106,7 @@ class ImageFolderData(DataModule):
         image_size: edge of the square that the network sees, or ``[height, width]``.
         batch_size: of one process.
         num_workers: loader processes.
-        seed: of order and augmentation.
+        seed: of order and augmentation; None is the run's, ``seed_everything``.
         pixels: resizing and normalisation.
         augment: of the training pictures.
         predict_path: a picture, or a folder of them, for ``predict``. ``None`` predicts the test split.
@@ -121,7 +121,7 @@ class ImageFolderData(DataModule):
         image_size: int | tuple[int, int] = 224,
         batch_size: int = 64,
         num_workers: int = 0,
-        seed: int = 0,
+        seed: int | None = None,
         pixels: Pixels = Pixels(),
         augment: Augment = Augment(),
         predict_path: str | None = None,

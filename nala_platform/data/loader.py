@@ -51,7 +51,7 @@ def collate(samples: list[Sample | Failure]) -> Sample | Failure:
         if isinstance(sample, Failure):
             return sample
         good.append(sample)
-    sizes = {tuple(sample["image"].shape[-2:]): sample["name"] for sample in good}
+    sizes = {tuple(sample["image"].shape[-2:]): sample["name"] for sample in good if "image" in sample}
     if len(sizes) > 1:
         (size, name), (other_size, other_name) = list(sizes.items())[:2]
         return Failure(

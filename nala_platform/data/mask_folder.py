@@ -46,7 +46,7 @@ class MaskFolderData(DataModule):
         batch_size: of one process, in training.
         eval_batch_size: of one process, in evaluation; above 1 only where all images have the same size.
         num_workers: loader processes.
-        seed: of order and augmentation.
+        seed: of order and augmentation; None is the run's, ``seed_everything``.
         augment: of the training images.
         predict_path: an image, or a folder of them, for ``predict``. ``None`` predicts the test split.
 
@@ -61,7 +61,7 @@ class MaskFolderData(DataModule):
         batch_size: int = 8,
         eval_batch_size: int = 1,
         num_workers: int = 0,
-        seed: int = 0,
+        seed: int | None = None,
         augment: View = View(),  # noqa: B008 - frozen
         predict_path: str | None = None,
     ) -> None:

@@ -10,3 +10,13 @@ def register_timm() -> None:
     for entry in ENTRIES:
         if not (is_model(entry.__name__) and model_entrypoint(entry.__name__) is entry):
             register_model(entry)
+
+
+def register_hf() -> None:
+    """Make ``nala`` known to ``AutoConfig`` and ``AutoModelForCausalLM``. A second call changes nothing."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from nala_platform.models.language import NaLaConfig, NaLaForCausalLM
+
+    AutoConfig.register(NaLaConfig.model_type, NaLaConfig, exist_ok=True)
+    AutoModelForCausalLM.register(NaLaConfig, NaLaForCausalLM, exist_ok=True)

@@ -38,7 +38,8 @@ DECODERS: dict[str, Callable[[list[int], int], tuple[nn.Module, int]]] = {"fpn":
 class Segmenter(nn.Module):
     """Images (B, in_chans, Y, X) to logits (B, K, Y, X), for every size.
 
-    Inside, an image is enlarged to multiples of 32 by repeating its last row and column, and the logits are cropped.
+    Inside, an image is enlarged to multiples of 32, at least 64, by repeating its last row and column, and the logits
+    are cropped.
 
     Args:
         backbone: a timm model name with features at strides 4, 8, 16 and 32, NaLaFormer's among them.
@@ -87,9 +88,15 @@ class Segmenter(nn.Module):
     def forward(self, image_BCYX: Tensor) -> Tensor:
         """See the class."""
         height, width = image_BCYX.shape[-2:]
-        padded_BCYX = F.pad(image_BCYX, (0, -width % STRIDES[-1], 0, -height % STRIDES[-1]), mode="replicate")
+        down, right = _padding(height), _padding(width)
+        padded_BCYX = F.pad(image_BCYX, (0, right, 0, down), mode="replicate")
         features = self.backbone(padded_BCYX)
         levels = [features[level] for level in self.levels]
         if self.channels_last:
             levels = [level_BYXC.permute(0, 3, 1, 2) for level_BYXC in levels]
         return self.head(self.decoder([padded_BCYX, padded_BCYX, *levels]))[..., :height, :width]
+
+
+def _padding(length: int) -> int:
+    """Pixels to add to a side. From 64 on, the coarsest map has more than one pixel, which group norms need."""
+    return max(64 - length, 0) if length <= 64 else -length % STRIDES[-1]

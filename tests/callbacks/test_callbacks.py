@@ -86,11 +86,12 @@ class Ones(LightningDataModule):
     train_dataloader = val_dataloader = test_dataloader = loader
 
 
-def fit(folder: Path, scores: list[float], *callbacks: Callback) -> tuple[Line, Trainer]:
+def fit(folder: Path, scores: list[float], *callbacks: Callback, **options) -> tuple[Line, Trainer]:
     model = Line(scores)
     trainer = Trainer(
         default_root_dir=folder,
         max_epochs=len(scores),
+        **options,
         callbacks=list(callbacks),
         logger=False,
         enable_progress_bar=False,
@@ -117,6 +118,29 @@ def test_last_is_the_latest_and_best_the_best(tmp_path: Path, mode: str, best: i
     from safetensors.torch import load_file
 
     assert torch.equal(load_file(folder / "model.safetensors")["weight"], weights)
+
+
+@pytest.mark.parametrize(
+    ("options", "steps", "best"),
+    [
+        ({"max_steps": 4}, 4, 3),
+        ({"val_check_interval": 2}, 9, 2),
+        ({"check_val_every_n_epoch": 2}, 9, 6),
+        ({"limit_val_batches": 0}, 9, 9),
+        ({"max_steps": 2}, 2, 2),
+    ],
+)
+def test_what_comes_after_the_last_validation_is_saved_too(tmp_path: Path, options: dict, steps: int, best: int):
+    """R11: three steps an epoch, three epochs; the first score is the best there is."""
+    fit(tmp_path, [0.9, 0.5, 0.5], RunCheckpoint("val/score", "max"), **options)
+    last, first = (load(tmp_path / "checkpoints" / name) for name in ("last.ckpt", "best.ckpt"))
+    assert last["global_step"] == steps == float(last["state_dict"]["network.weight"])
+    assert first["global_step"] == (best if "check_val_every_n_epoch" not in options else 6)
+
+
+def test_scores_that_are_all_nan_leave_the_last_state_as_the_best(tmp_path: Path):
+    fit(tmp_path, [float("nan")] * 2, RunCheckpoint("val/score", "max"))
+    assert load(tmp_path / "checkpoints" / "best.ckpt")["global_step"] == 6
 
 
 def test_a_monitor_that_nobody_logs_is_named(tmp_path: Path):

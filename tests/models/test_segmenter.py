@@ -130,3 +130,14 @@ def test_the_command_line_sees_every_option(path):
     network = parser.instantiate(config).model.network
     learned = [name for name, _ in network.named_parameters() if ".alpha." in name]
     assert len(learned) == 2 * 5
+
+
+@pytest.mark.parametrize("decoder", ["fpn", "upernet"])
+@pytest.mark.parametrize("size", [(1, 1), (7, 3), (32, 32), (33, 64)])
+def test_pictures_of_a_few_pixels_train_and_predict(decoder: str, size: tuple[int, int]):
+    network = Segmenter("nalaformer_nano", num_classes=3, decoder=decoder)
+    image = torch.randn(2, 3, *size)
+    network.train()(image).sum().backward()
+    logits = network.eval()(image[:1])
+    assert logits.shape == (1, 3, *size)
+    assert torch.isfinite(logits).all()

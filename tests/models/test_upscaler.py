@@ -1,5 +1,8 @@
 """The upscaler: sizes, exact output, every pixel seen, the swap of the attention."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -112,3 +115,19 @@ def test_scales_and_learned_exponents_are_not_decayed():
 def test_bad_options_are_refused(options, message):
     with pytest.raises(UserError, match=message):
         Upscaler(**options)
+
+
+@pytest.mark.slow
+def test_four_times_512x512_pixels_fit_in_six_gib():
+    """A process of its own, whose peak is that of this one enlargement: 262,144 tokens in each attention."""
+    code = (
+        "import resource, torch; from nala_platform.models.upscaler import Upscaler\n"
+        "network = Upscaler('light', 4).eval()\n"
+        "with torch.inference_mode(): out = network(torch.rand(1, 3, 512, 512))\n"
+        "print(*out.shape, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    *shape, peak = map(int, printed.split())
+    assert shape == [1, 3, 2048, 2048]
+    print(f"peak {peak / 2**30:.2f} GiB")
+    assert peak < 6 * 2**30
