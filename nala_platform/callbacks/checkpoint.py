@@ -16,8 +16,8 @@ class RunCheckpoint(Checkpoint):
     """Saves ``last.ckpt`` after each validation, each epoch and at the end; ``best.ckpt`` on a better score.
 
     ``last.ckpt`` is the latest state, whatever the metric did. Beside the best checkpoint stands
-    ``model.safetensors``: the network's weights under its own names, which timm and others load. A run that ends without
-    one score, since it had no validation or every score was NaN, takes its last state for the best.
+    ``model.safetensors``: the network's weights under its own names, which timm and others load. A run that ends
+    without one score, since it had no validation or every score was NaN, takes its last state for the best.
 
     Args:
         monitor: logged name that decides which is best, such as ``val/miou``.
