@@ -35,7 +35,7 @@ def test_a_shipped_overlay_is_named_without_its_path():
     ("words", "message"),
     [
         (["fit", "--task", "sge"], r"no task 'sge'; did you mean 'seg'\?"),
-        (["fit"], r"needs --task NAME \(cls, seg"),
+        (["fit"], r"needs --task NAME \(cls, "),
         (["fit", "--task"], "--task needs a value"),
         (["fit", "--task", "seg", "--config", "smoek"], r"no config file 'smoek'; did you mean 'smoke'\?"),
         (["fit", "seg"], "does not know what to do with 'seg'"),
