@@ -6,6 +6,8 @@ batch size or on how many processes shared the split. ``compute()`` gives a flat
 Shapes: N samples, C classes, H W pixels.
 """
 
+import math
+
 import torch
 from torch import Tensor
 from torchmetrics import Metric
@@ -219,3 +221,34 @@ def _comparable(image_N3HW: Tensor, border: int) -> Tensor:
 
 def _decibel(error_N: Tensor) -> Tensor:
     return 10 * torch.log10(255.0**2 / error_N)
+
+
+class LanguageScores(Metric):
+    """Mean negative log-likelihood a token, its exponential, and bits a byte of the text, over all tokens alike."""
+
+    full_state_update = False
+    protocol = (
+        "every token counts once, also those of the last, shorter block and the ends of documents; perplexity: "
+        "exp(nats a token); bits_per_byte: bits of all tokens over UTF-8 bytes of the text"
+    )
+    nats: Tensor
+    tokens: Tensor
+    bytes: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("nats", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+        for state in ("tokens", "bytes"):
+            self.add_state(state, torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, nats_BT: Tensor, bytes_BT: Tensor) -> None:
+        """Add a batch: the loss of each token, and the bytes that it stands for, -1 where it does not count."""
+        counted_BT = bytes_BT >= 0
+        self.nats += nats_BT.double()[counted_BT].sum()
+        self.tokens += counted_BT.sum()
+        self.bytes += bytes_BT[counted_BT].sum()
+
+    def compute(self) -> dict[str, Tensor]:
+        """``nll`` in nats a token, ``perplexity``, ``bits_per_byte``, float64."""
+        nll = self.nats / self.tokens
+        return {"nll": nll, "perplexity": nll.exp(), "bits_per_byte": self.nats / math.log(2) / self.bytes}

@@ -3,6 +3,7 @@
 import csv
 from io import BytesIO
 from pathlib import Path
+from statistics import median
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from matplotlib.axes import Axes
@@ -19,7 +20,7 @@ class Curves(Callback):
     Drawn from ``metrics.csv``, so it shows what is on record, a resumed run's earlier part too.
 
     Args:
-        metrics: logged validation metrics to draw, one panel together, such as ``["val/miou"]``.
+        metrics: logged validation metrics, the first being the one to judge by; those of about its size share its panel.
     """
 
     def __init__(self, metrics: list[str]) -> None:
@@ -40,11 +41,19 @@ def draw_curves(table: Path, picture: Path, metrics: list[str]) -> None:
     figure = Figure(figsize=(12, 3.6), layout="constrained")
     loss, score, rate = figure.subplots(1, 3)
     _panel(loss, rows, {"train/loss_step": "train", "val/loss": "validation"}, "loss")
-    _panel(score, rows, {name: name for name in metrics}, "validation score")
+    _panel(score, rows, {name: name for name in _of_one_size(rows, metrics)}, "validation score")
     _panel(rate, rows, {"lr": "learning rate"}, "learning rate")
     buffer = BytesIO()
     figure.savefig(buffer, dpi=110, format="png")
     write_atomic(picture, buffer.getvalue())
+
+
+def _of_one_size(rows: list[dict[str, str]], metrics: list[str]) -> list[str]:
+    """The first metric and those that one axis can show beside it: decibels and shares cannot stand together."""
+    typical = {name: abs(median(values)) for name in metrics if (values := _series(rows, name)[1])}
+    if not metrics or metrics[0] not in typical:
+        return list(typical)
+    return [name for name, size in typical.items() if size <= 4 * typical[metrics[0]] <= 16 * size]
 
 
 def _panel(axes: Axes, rows: list[dict[str, str]], columns: dict[str, str], title: str) -> None:
