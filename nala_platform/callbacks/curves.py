@@ -20,7 +20,7 @@ class Curves(Callback):
     Drawn from ``metrics.csv``, so it shows what is on record, a resumed run's earlier part too.
 
     Args:
-        metrics: logged validation metrics, the first being the one to judge by; those of about its size share its panel.
+        metrics: logged validation metrics; the first is the one to judge by, those of about its size share its panel.
     """
 
     def __init__(self, metrics: list[str]) -> None:
