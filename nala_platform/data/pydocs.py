@@ -1,0 +1,120 @@
+"""Python's own documentation: the embedded data of the task ``lm``."""
+
+import hashlib
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from nala_platform.data.base import DataModule, Split
+from nala_platform.data.loader import Sample
+from nala_platform.data.samples import Part
+from nala_platform.data.tokens import Blocks, Prompts, Stream, train_bpe
+from nala_platform.errors import UserError
+
+CHUNK = 4096
+
+
+@cache
+def pydocs() -> dict[Part, tuple[str, ...]]:
+    """CPython's `pydoc_data.topics`, in the order of their names, cut into chunks of 4096 characters.
+
+    Chunk i is of the test part where i % 10 is 9, of the validation part where it is 8, else of the training part.
+    """
+    chunks = [_text()[start : start + CHUNK] for start in range(0, len(_text()), CHUNK)]
+    return {
+        "train": tuple(chunk for i, chunk in enumerate(chunks) if i % 10 < 8),
+        "val": tuple(chunks[8::10]),
+        "test": tuple(chunks[9::10]),
+    }
+
+
+@cache
+def _text() -> str:
+    from pydoc_data.topics import topics
+
+    return "\n".join(topics[name] for name in sorted(topics))
+
+
+@cache
+def _tokenizer(vocab_size: int) -> Any:
+    return train_bpe(pydocs()["train"], vocab_size)
+
+
+@cache
+def _stream(part: Part, vocab_size: int) -> Stream:
+    return Stream(pydocs()[part], _tokenizer(vocab_size))
+
+
+class PydocsData(DataModule):
+    """CPython's documentation topics as tokens of a byte-level BPE that is trained on the training part.
+
+    Args:
+        context: tokens of a block.
+        stride: tokens that each block of validation and test adds; ``None``: the context, so blocks do not overlap.
+        vocab_size: of the tokenizer, 257 or more.
+        batch_size: blocks, of one process.
+        num_workers: loader processes.
+        seed: of the order; None is the run's, ``seed_everything``.
+        prompt: what ``predict`` continues.
+    """
+
+    def __init__(
+        self,
+        context: int = 256,
+        stride: int | None = None,
+        vocab_size: int = 2048,
+        batch_size: int = 8,
+        num_workers: int = 0,
+        seed: int | None = None,
+        prompt: str = "",
+    ) -> None:
+        super().__init__(
+            batch_size=batch_size,
+            eval_batch_size=batch_size,
+            predict_batch_size=1,
+            num_workers=num_workers,
+            seed=seed,
+        )
+        if context < 1:
+            raise UserError(f"data.context is {context}: it must be 1 or more")
+        self.context, self.stride, self.prompt = context, context if stride is None else stride, prompt
+        self.tokenizer = _tokenizer(vocab_size)
+        self.vocab_size = len(self.tokenizer)
+
+    def items(self, split: Split) -> Dataset[Sample]:
+        """See `DataModule.items`."""
+        if split == "predict":
+            return Prompts([self.prompt], self.tokenizer)
+        stride = self.context if split == "train" else self.stride
+        return Blocks(_stream(split, self.vocab_size), context=self.context, stride=stride)
+
+    def protocol(self) -> dict[str, Any]:
+        """See `DataModule.protocol`."""
+        return {
+            "data": "pydocs",
+            "source": "CPython pydoc_data.topics",
+            "sha256": hashlib.sha256(_text().encode()).hexdigest(),
+            "split": f"chunks of {CHUNK} characters: i % 10 = 9 test, 8 validation",
+            "tokens": {part: len(_stream(part, self.vocab_size).token_S) - 1 for part in pydocs()},
+            "tokenizer": f"byte-level BPE of {self.vocab_size} tokens, trained on the training part",
+            "context": self.context,
+            "stride": self.stride,
+        }
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """See `DataModule.baselines`."""
+        train, test = _stream("train", self.vocab_size), _stream("test", self.vocab_size)
+        return {"unigram": unigram(train, test, self.vocab_size)}
+
+
+def unigram(train: Stream, test: Stream, vocab_size: int) -> dict[str, float]:
+    """Perplexity and bits per byte of the test stream under training frequencies, each token counted once more."""
+    count = np.bincount(train.token_S[1:], minlength=vocab_size) + 1.0
+    nats = -np.log(count / count.sum())[test.token_S[1:]]
+    return {
+        "perplexity": float(math.exp(nats.mean())),
+        "bits_per_byte": float(nats.sum() / math.log(2) / test.bytes_S.sum()),
+    }

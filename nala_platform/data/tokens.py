@@ -1,0 +1,123 @@
+"""Text to tokens to blocks.
+
+Shapes: S tokens of a stream, T tokens of a block.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from nala_platform.data.loader import Sample
+from nala_platform.data.order import Draw
+from nala_platform.errors import UserError
+
+EOS = "<|endoftext|>"
+IGNORED = -100
+
+
+def train_bpe(documents: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """A byte-level BPE: token 0 ends documents, then the 256 bytes, then merges; any text is encoded without loss.
+
+    Raises:
+        UserError: a vocabulary too small for the bytes.
+    """
+    if vocab_size < 257:
+        raise UserError(f"data.vocab_size is {vocab_size}: 256 bytes and the end of a document need 257 or more")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
+    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[EOS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(documents, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=EOS, bos_token=EOS)
+
+
+class Stream:
+    """Documents one after another, each ended by eos, with one eos before the first, which nothing predicts.
+
+    Attributes:
+        token_S: (S,) int64.
+        bytes_S: (S,) int64, the bytes of text that each token stands for; eos stands for none. They sum to the text's.
+    """
+
+    def __init__(self, documents: Iterable[str], tokenizer: Any) -> None:
+        eos = tokenizer.eos_token_id
+        tokens, widths = [np.array([eos])], [np.array([0])]
+        for document in documents:
+            encoded = tokenizer(document, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+            ends = _byte_ends(document, [end for _, end in encoded["offset_mapping"]])
+            tokens.append(np.array([*encoded["input_ids"], eos]))
+            widths.append(np.append(np.diff(ends, prepend=0), 0))
+        self.token_S = np.concatenate(tokens).astype(np.int64)
+        self.bytes_S = np.concatenate(widths).astype(np.int64)
+
+
+def _byte_ends(document: str, ends: list[int]) -> np.ndarray:
+    """Where each token ends, in UTF-8 bytes; the last one takes what a tokenizer dropped at the end."""
+    if not ends:
+        return np.zeros(0, dtype=np.int64)
+    widths = np.fromiter((len(letter.encode("utf-8", "surrogatepass")) for letter in document), np.int64, len(document))
+    total = np.append(0, widths.cumsum())
+    found = total[np.maximum.accumulate(ends)]
+    found[-1] = total[-1]
+    return found
+
+
+class Blocks(Dataset[Sample]):
+    """Each token of a stream but the first is predicted once: from up to ``context`` tokens before it.
+
+    Block k predicts ``stride`` tokens, the last block what is left. With a stride below the context, blocks overlap,
+    and what an earlier one has predicted is ignored. Short blocks are filled up at the right and ignored there, by
+    position.
+
+    A sample: ``tokens (T,)`` int64, ``target (T,)`` int64 (-100: ignored), ``bytes (T,)`` int64 of the target
+    (-1: ignored), ``name``.
+    """
+
+    def __init__(self, stream: Stream, *, context: int, stride: int) -> None:
+        if not 1 <= stride <= context:
+            raise UserError(f"data.stride is {stride}: it must be 1..context, and data.context is {context}")
+        self.token_S, self.bytes_S = torch.from_numpy(stream.token_S), torch.from_numpy(stream.bytes_S)
+        self.context, self.stride = context, stride
+
+    def __len__(self) -> int:
+        return -(-(len(self.token_S) - 1) // self.stride)
+
+    def __getitem__(self, draw: Draw) -> Sample:
+        first = draw.index * self.stride
+        last = min(first + self.stride, len(self.token_S) - 1)
+        begin = max(0, first + self.stride - self.context)
+        length, ignored = last - begin, first - begin
+        sample = {
+            "tokens": torch.zeros(self.context, dtype=torch.int64),
+            "target": torch.full((self.context,), IGNORED),
+            "bytes": torch.full((self.context,), -1),
+        }
+        sample["tokens"][:length] = self.token_S[begin:last]
+        sample["target"][ignored:length] = self.token_S[first + 1 : last + 1]
+        sample["bytes"][ignored:length] = self.bytes_S[first + 1 : last + 1]
+        return sample | {"name": f"block{draw.index}"}
+
+
+class Prompts(Dataset[Sample]):
+    """Prompts to be continued, of any length, one a batch; an empty one starts a document."""
+
+    def __init__(self, prompts: list[str], tokenizer: Any) -> None:
+        self.prompts, self.tokenizer = prompts, tokenizer
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    def __getitem__(self, draw: Draw) -> Sample:
+        prompt = self.prompts[draw.index]
+        tokens = self.tokenizer(prompt, add_special_tokens=False)["input_ids"] or [self.tokenizer.eos_token_id]
+        return {"tokens": torch.tensor(tokens), "name": prompt}

@@ -1,0 +1,76 @@
+"""The description of a NaLa language model, as Hugging Face stores it in ``config.json``."""
+
+from typing import Any
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+
+from nala_platform.attention import ATTENTION
+from nala_platform.errors import UserError, look_up
+
+# 340m: 337.9 M parameters with 32000 tied embeddings.
+SIZES: dict[str, dict[str, Any]] = {
+    "nano": {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 344},
+    "small": {"hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8, "intermediate_size": 1408},
+    "340m": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 2432},
+}
+
+
+@strict
+class NaLaConfig(PreTrainedConfig):
+    """Shape and options of a `NaLaForCausalLM`.
+
+    Args:
+        vocab_size: rows of the embedding.
+        hidden_size: width; ``num_attention_heads`` divides it into heads of an even size.
+        num_hidden_layers: blocks.
+        num_attention_heads: heads.
+        intermediate_size: inner width of SwiGLU.
+        attention: a name in ``ATTENTION``; all but ``nala`` generate with a cache of keys and values.
+        alpha_range, alpha_gate, key_power, direction: see `nala_platform.attention.nala_attention`.
+        dropout: on the embedding and on what each sublayer adds, in [0, 1).
+        rope_theta: the base of the rotary frequencies.
+        rms_norm_eps: in every normalisation.
+        tie_word_embeddings: the head is the embedding, transposed.
+    """
+
+    model_type = "nala"
+
+    vocab_size: int = 32000
+    hidden_size: int = 128
+    num_hidden_layers: int = 4
+    num_attention_heads: int = 4
+    intermediate_size: int = 344
+    attention: str = "nala"
+    alpha_range: list[float] | tuple[float, ...] = (1.5, 4.5)
+    alpha_gate: str = "tanh"
+    key_power: int | float = 3.0
+    direction: str = "split"
+    dropout: int | float = 0.0
+    rope_theta: int | float = 10000.0
+    rms_norm_eps: float = 1e-6
+    tie_word_embeddings: bool = True
+    use_cache: bool = True
+    pad_token_id: int | None = None
+    bos_token_id: int | None = 0
+    eos_token_id: int | list[int] | None = 0
+
+    @classmethod
+    def from_size(cls, size: str, **overrides: Any) -> "NaLaConfig":
+        """The configuration of a named size (`SIZES`), with what ``overrides`` changes.
+
+        >>> NaLaConfig.from_size("nano", vocab_size=2048).hidden_size
+        128
+        """
+        return cls(**(look_up(SIZES, size, option="size") | overrides))
+
+    def check(self) -> None:
+        """Refuse what cannot be built, as a UserError; Hugging Face's own validation would wrap it into another."""
+        look_up(ATTENTION, self.attention, option="attention")
+        if self.hidden_size % (2 * self.num_attention_heads):
+            raise UserError(
+                f"hidden_size {self.hidden_size} must be a multiple of 2 * num_attention_heads = "
+                f"{2 * self.num_attention_heads}: rotary embedding turns pairs within a head"
+            )
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"dropout must be in [0, 1), got {self.dropout}")

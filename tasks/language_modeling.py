@@ -1,0 +1,65 @@
+"""Causal language modelling."""
+
+from typing import Any, cast
+
+import torch.nn.functional as F
+from lightning.pytorch.cli import OptimizerCallable
+from torch import nn
+
+from nala_platform.errors import UserError
+from nala_platform.metrics import LanguageScores
+
+from .base import ScheduleCallable, Step, Task
+
+
+class LanguageModelingTask(Task):
+    """Cross-entropy of the next token; perplexity and bits per byte.
+
+    Batches hold ``tokens (B, T)`` int64, ``target (B, T)`` int64, the token after each, -100 where it does not count,
+    ``bytes (B, T)`` int64 of the target, -1 there, and ``name``. For prediction: ``tokens (1, T)`` of any length.
+
+    Args:
+        network: a Hugging Face model: ``network(input_ids=…).logits (B, T, V)``, ``generate``.
+        optimizer: see `Task`.
+        schedule: see `Task`.
+        new_tokens: that ``predict`` adds to a prompt.
+        temperature: of its sampling; 0 takes the most likely token.
+        top_k: it samples from so many of the most likely tokens.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        optimizer: OptimizerCallable,
+        schedule: ScheduleCallable,
+        new_tokens: int = 200,
+        temperature: float = 0.8,
+        top_k: int = 50,
+    ) -> None:
+        for key, value, least in (("new_tokens", new_tokens, 1), ("temperature", temperature, 0), ("top_k", top_k, 1)):
+            if value < least:
+                raise UserError(f"model.{key} is {value}: it must be {least} or more")
+        super().__init__(network=network, optimizer=optimizer, schedule=schedule, scores=LanguageScores())
+        self.new_tokens, self.temperature, self.top_k = new_tokens, temperature, top_k
+        self.save_hyperparameters(ignore=["network", "optimizer", "schedule"])
+
+    def step(self, batch: dict[str, Any]) -> Step:
+        """Loss of one batch, the mean over its tokens; see `Task.step`. The prediction is each token's loss."""
+        logits = self.network(input_ids=batch["tokens"]).logits.float()
+        nats = F.cross_entropy(logits.transpose(1, 2), batch["target"], reduction="none")
+        count = int((batch["bytes"] >= 0).sum())
+        return Step(nats.sum() / count, nats, batch["bytes"], count)
+
+    def predict(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """``{"name": list of prompts, "tokens": (1, T + new) int64}``, the prompt's included."""
+        sampled = self.temperature > 0
+        options = {"temperature": self.temperature, "top_k": self.top_k} if sampled else {}
+        tokens = cast(Any, self.network).generate(
+            batch["tokens"],
+            attention_mask=batch["tokens"].new_ones(batch["tokens"].shape),
+            max_new_tokens=self.new_tokens,
+            do_sample=sampled,
+            pad_token_id=0,
+            **options,
+        )
+        return {"name": batch["name"], "tokens": tokens}

@@ -1,0 +1,78 @@
+"""Tokens, blocks, and the embedded text."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from nala_platform.data.order import Draw, permutation
+from nala_platform.data.pydocs import PydocsData, pydocs, unigram
+from nala_platform.data.tokens import Blocks, Stream, train_bpe
+from nala_platform.errors import UserError
+from nala_platform.metrics import LanguageScores
+
+TEXTS = ["naïve 日本 text", "", "a  b\n"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_bpe(["plain words, plain text"] * 3, 270)
+
+
+def test_any_text_comes_back_and_its_bytes_add_up(tokenizer):
+    stream = Stream(TEXTS, tokenizer)
+    assert stream.bytes_S.sum() == sum(len(text.encode()) for text in TEXTS)
+    assert (stream.token_S == tokenizer.eos_token_id).sum() == len(TEXTS) + 1
+    assert tokenizer.decode(stream.token_S.tolist(), skip_special_tokens=True) == "".join(TEXTS)
+
+
+@pytest.mark.parametrize(("context", "stride"), [(5, 5), (5, 2), (4, 1), (100, 100)])
+def test_every_token_is_a_target_once_after_what_precedes_it(tokenizer, context, stride):
+    stream = Stream(TEXTS, tokenizer)
+    blocks = Blocks(stream, context=context, stride=stride)
+    found = []
+    for index in range(len(blocks)):
+        sample = blocks[Draw(index, epoch=0)]
+        kept = sample["target"] != -100
+        assert torch.equal(kept, sample["bytes"] >= 0)
+        found += sample["target"][kept].tolist()
+        place = len(found)
+        seen = int(kept.nonzero().max()) + 1
+        assert sample["tokens"][:seen].tolist() == stream.token_S[place - seen : place].tolist()
+    # eos is both what fills up and what ends documents: it counts where it ends one
+    assert found == stream.token_S[1:].tolist()
+
+
+def test_an_epoch_after_a_resume_covers_every_block():
+    assert sorted(permutation(37, seed=0, epoch=1).tolist()) == list(range(37))
+
+
+def test_the_parts_are_the_text_cut_into_chunks():
+    parts = pydocs()
+    assert len(parts["test"]) == len(parts["val"]) and not set(parts["test"]) & set(parts["train"])
+    assert sum(len(chunk) for chunks in parts.values() for chunk in chunks) > 400_000
+
+
+def test_scores_are_those_of_a_uniform_guess_whatever_the_batches():
+    scores = LanguageScores()
+    for tokens in (3, 1):
+        nats = torch.full((1, 4), math.log(8.0))
+        width = torch.tensor([[2] * tokens + [-1] * (4 - tokens)])
+        scores.update(nats, width)
+    found = scores.compute()
+    assert found["perplexity"].item() == pytest.approx(8.0)
+    assert found["bits_per_byte"].item() == pytest.approx(1.5)
+
+
+def test_unigram_is_the_entropy_of_equal_tokens():
+    stream = Stream([], type("Tokenizer", (), {"eos_token_id": 0}))
+    stream.token_S, stream.bytes_S = np.array([0, 0, 1, 2, 3]), np.ones(5, dtype=np.int64)
+    assert unigram(stream, stream, 4)["perplexity"] == pytest.approx(4.0)
+
+
+def test_wrong_values_are_refused():
+    with pytest.raises(UserError, match="257"):
+        PydocsData(vocab_size=100)
+    with pytest.raises(UserError, match="stride"):
+        PydocsData(context=8, stride=9).items("val")
