@@ -69,6 +69,7 @@ class Task(LightningModule, ABC):
         for owner, key, flag in (
             (self.network, "num_classes", "--model.network.num_classes"),
             (self.network, "scale", "--model.network.scale"),
+            (self.network, "vocab_size", "--model.network.vocab_size"),
             (self, "ignore_index", "--model.ignore_index"),
         ):
             wanted, built = getattr(data, key, None), getattr(owner, key, None)

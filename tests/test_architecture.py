@@ -117,6 +117,24 @@ def test_timm_knows_the_models_whichever_is_imported_first(first: str):
     assert run(code) == f"{names}\n"
 
 
+@pytest.mark.parametrize(
+    "order",
+    [
+        "import nala_platform; from transformers import AutoConfig, AutoModelForCausalLM",
+        "from transformers import AutoConfig, AutoModelForCausalLM; import nala_platform",
+        "import nala_platform; from transformers import GenerationMixin, AutoModelForCausalLM, AutoConfig",
+        "import nala_platform.models.language; from transformers import AutoConfig, AutoModelForCausalLM",
+        "import nala_platform; import transformers.modeling_utils; from transformers import *",
+    ],
+)
+def test_hugging_face_knows_the_model_in_every_order_of_imports(order: str):
+    code = (
+        f"{order}; config = AutoConfig.for_model('nala', hidden_size=16, num_attention_heads=2, num_hidden_layers=1,"
+        " intermediate_size=16, vocab_size=7); print(type(AutoModelForCausalLM.from_config(config)).__name__)"
+    )
+    assert run(code).splitlines()[-1] == "NaLaForCausalLM"
+
+
 def test_the_public_names_are_there():
     code = "import nala_platform as n; print(all(getattr(n, name) is not None for name in n.__all__), len(dir(n)) > 8)"
     assert run(code) == "True True\n"

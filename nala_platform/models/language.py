@@ -78,14 +78,15 @@ class CausalMixer(nn.Module):
         layer, new = state_layer(cache, self.index), heads[0].shape[2]
         rope_ND = (rope_MD[0][-new:], rope_MD[1][-new:])
         hidden_BN = None if hidden_BM is None else hidden_BM[:, -new:]
-        out_BHND, state = nala_step(*heads, layer.state, rope=rope_ND, key_padding_mask=hidden_BN, **self.options)
+        query, key, value = heads
+        out_BHND, state = nala_step(query, key, value, layer.state, rope=rope_ND, key_padding_mask=hidden_BN, **self.options)
         layer.store(state, new)
         return out_BHND
 
     def _cached(self, heads: tuple[Tensor, ...], hidden_BM: Tensor | None, rope_MD: Rope, cache: Cache) -> Tensor:
         query, new = heads[0], heads[0].shape[2]
         key, value = cache.update(heads[1], heads[2], self.index)
-        attend = partial(ATTENTION[self.attention], key_padding_mask=hidden_BM, **self.options)
+        attend: Any = partial(ATTENTION[self.attention], key_padding_mask=hidden_BM, **self.options)
         if new == 1 and self.attention == "softmax":
             # rotated here, since one pair of tables for queries and keys needs as many of both
             query = rotate(query, (rope_MD[0][-1:], rope_MD[1][-1:])).to(value.dtype)
@@ -142,6 +143,7 @@ class NaLaForCausalLM(PreTrainedModel, GenerationMixin):
     def __init__(self, config: NaLaConfig) -> None:
         config.check()
         super().__init__(config)
+        self.vocab_size = config.vocab_size
         self.vocab_size = config.vocab_size
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
         self.dropout = nn.Dropout(config.dropout)

@@ -1,4 +1,6 @@
-"""NaLaFormer's names in timm's registry."""
+"""Our names in timm's and Hugging Face's registries."""
+
+import sys
 
 from timm.models import is_model, model_entrypoint, register_model
 
@@ -12,11 +14,23 @@ def register_timm() -> None:
             register_model(entry)
 
 
-def register_hf() -> None:
-    """Make ``nala`` known to ``AutoConfig`` and ``AutoModelForCausalLM``. A second call changes nothing."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+def register_hf_config() -> None:
+    """Make ``nala`` known to ``AutoConfig``. A second call changes nothing."""
+    from transformers.models.auto.configuration_auto import AutoConfig
 
-    from nala_platform.models.language import NaLaConfig, NaLaForCausalLM
+    from nala_platform.models.language_config import NaLaConfig
 
     AutoConfig.register(NaLaConfig.model_type, NaLaConfig, exist_ok=True)
+
+
+def register_hf_model() -> None:
+    """Make ``nala`` known to ``AutoModelForCausalLM``, once its module is there. A second call changes nothing."""
+    from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+
+    ours = sys.modules.get("nala_platform.models.language")
+    if ours is not None and not hasattr(ours, "NaLaForCausalLM"):
+        return  # it is being imported, which brought Hugging Face's classes in; the call at its end does the work
+    from nala_platform.models.language import NaLaForCausalLM
+    from nala_platform.models.language_config import NaLaConfig
+
     AutoModelForCausalLM.register(NaLaConfig, NaLaForCausalLM, exist_ok=True)

@@ -82,7 +82,7 @@ def test_saved_and_read_again_bit_equal(tmp_path, tied):
     model = NaLaForCausalLM(NaLaConfig.from_size("nano", tie_word_embeddings=tied, **SMALL))
     model.save_pretrained(tmp_path)
     code = (
-        "import sys, torch, transformers; from nala_platform.models.registration import register_hf; register_hf();"
+        "import sys, torch, transformers, nala_platform;"
         "torch.save(transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1]).state_dict(), sys.argv[1] + '/s.pt')"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True)
