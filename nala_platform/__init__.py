@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from nala_platform.models.segmenter import Segmenter
     from nala_platform.models.upscaler import Upscaler
 
-__all__ = ["ATTENTION", "DivergedError", "NaLaConfig", "NaLaForCausalLM", "NaLaFormer", "Segmenter", "Upscaler", "UserError", "nala_attention"]
+__all__ = [
+    "ATTENTION",
+    "DivergedError",
+    "NaLaConfig",
+    "NaLaForCausalLM",
+    "NaLaFormer",
+    "Segmenter",
+    "Upscaler",
+    "UserError",
+    "nala_attention",
+]
 
 _HOMES = {
     "ATTENTION": "nala_platform.attention",

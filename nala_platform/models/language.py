@@ -79,7 +79,9 @@ class CausalMixer(nn.Module):
         rope_ND = (rope_MD[0][-new:], rope_MD[1][-new:])
         hidden_BN = None if hidden_BM is None else hidden_BM[:, -new:]
         query, key, value = heads
-        out_BHND, state = nala_step(query, key, value, layer.state, rope=rope_ND, key_padding_mask=hidden_BN, **self.options)
+        out_BHND, state = nala_step(
+            query, key, value, layer.state, rope=rope_ND, key_padding_mask=hidden_BN, **self.options
+        )
         layer.store(state, new)
         return out_BHND
 
