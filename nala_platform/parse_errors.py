@@ -56,6 +56,8 @@ def explain(message: str, words: list[str]) -> str:
     wanted = list(dict.fromkeys(kind for kind in kinds if not kind.startswith(_IMPLIED)))
     if path and wanted and value is not None:
         return f"{path}: expected {' or '.join(wanted)}, got {value}"
+    if path and value is not None and "dot import path string" in message:
+        return f"{path}: no class {value}: write its whole path, such as nala_platform.data.digits.DigitsData"
     return " ".join(message.split())
 
 

@@ -29,6 +29,8 @@ def parse_error(*words: str) -> str:
         (["--trainer.max_epochs", "two"], "trainer.max_epochs: expected int, got 'two'"),
         (["--data.batch_sise", "3"], "no key --data.batch_sise; did you mean 'batch_size'?"),
         (["--data", "nala_platform.data.digits.Digit"], "data: cannot use 'nala_platform.data.digits.Digit'"),
+        (["--data", "NoSuchData"], "data: no class 'NoSuchData': write its whole path"),
+        (["--model.network", "Segmentr"], "model.network: no class 'Segmentr': write its whole path"),
         (["--model.schedule.warm_up", "3"], "no key --model.schedule.warm_up; did you mean 'warmup'?"),
     ],
 )
