@@ -92,7 +92,6 @@ def expand(argv: list[str]) -> list[str]:
         files.append(str(run.config))
         if not any(_is_flag(word, "--ckpt_path") for word in words):
             typed += ["--ckpt_path", str(run.checkpoint)]
-    given = list(files)
     while words:
         word = words.pop(0)
         flag, equals, value = word.partition("=")
@@ -105,8 +104,7 @@ def expand(argv: list[str]) -> list[str]:
                 typed += ["--task", value]
                 files = [str(CONF / "base.yaml"), str(CONF / f"{_known_task(value)}.yaml"), *files]
             else:
-                given.append(str(conf_file(value)))
-                files.append(given[-1])
+                files.append(str(conf_file(value)))
         else:
             typed.append(word)
     if not files and not {"--help", "-h"} & set(typed):
