@@ -63,7 +63,7 @@ class SegmentationScores(Metric):
     With ``M[t, p]`` the number of pixels of true class t predicted as p,
     ``IoU_c = M[c,c] / (M[c,:] + M[:,c] - M[c,c])`` and ``mIoU`` its mean over the classes that occur in truth or
     prediction. A class that occurs in neither has no IoU:
-    it is left out of the mean and `absent` names it. Pixels with ``ignore_index`` enter nothing.
+    it is NaN and left out of the mean. Pixels with ``ignore_index`` enter nothing.
 
     Args:
         num_classes: C >= 2.
@@ -92,11 +92,6 @@ class SegmentationScores(Metric):
         self.confusion += multiclass_confusion_matrix(
             logits_NCHW.argmax(dim=1), target_NHW, self.num_classes, ignore_index=self.ignore_index
         )
-
-    def absent(self) -> list[str]:
-        """Names of the classes that occur neither in truth nor in prediction so far (this process only)."""
-        seen_C = self.confusion.sum(0) + self.confusion.sum(1) > 0
-        return [name for name, seen in zip(self.class_names, seen_C.tolist(), strict=True) if not seen]
 
     def compute(self) -> dict[str, Tensor]:
         """``miou``, ``pixel_accuracy``, ``mean_accuracy`` and ``iou/<class>`` (NaN when absent), float64 in [0, 1]."""
@@ -252,3 +247,33 @@ class LanguageScores(Metric):
         """``nll`` in nats a token, ``perplexity``, ``bits_per_byte``, float64."""
         nll = self.nats / self.tokens
         return {"nll": nll, "perplexity": nll.exp(), "bits_per_byte": self.nats / math.log(2) / self.bytes}
+
+
+class ChoiceScores(Metric):
+    """Multiple choice: the share of items whose true choice scores highest, by three scores, and its standard error.
+
+    ``pmi``: log p(choice | context) - log p(choice | eos), which takes away that some texts are likely anywhere;
+    ``norm``: log p(choice | context) a token; ``norm_byte``: a UTF-8 byte. Choices that tie for the highest score share
+    the point, so one that knows nothing gets 1/C. ``<score>_stderr`` is ``sqrt(p (1 - p) / n)``.
+    """
+
+    full_state_update = False
+    right: Tensor
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("right", torch.zeros(3, dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, given_NC: Tensor, alone_NC: Tensor, tokens: int, bytes_NC: Tensor, answer_N: Tensor) -> None:
+        """Add items: log p of their choices in nats after the context and after eos, lengths, and the true choices."""
+        for row, score_NC in enumerate((given_NC - alone_NC, given_NC / tokens, given_NC / bytes_NC)):
+            highest_NC = (score_NC == score_NC.amax(1, keepdim=True)).double()
+            self.right[row] += (highest_NC.gather(1, answer_N[:, None])[:, 0] / highest_NC.sum(1)).sum()
+        self.count += len(answer_N)
+
+    def compute(self) -> dict[str, Tensor]:
+        """``pmi``, ``norm``, ``norm_byte`` in [0, 1] and the ``_stderr`` of each, float64."""
+        share = dict(zip(("pmi", "norm", "norm_byte"), self.right / self.count, strict=True))
+        return share | {f"{name}_stderr": (p * (1 - p) / self.count).sqrt() for name, p in share.items()}

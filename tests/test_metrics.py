@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from nala_platform.metrics import ClassificationScores, SegmentationScores
+from nala_platform.metrics import ChoiceScores, ClassificationScores, SegmentationScores
 
 IGNORED = 255
 
@@ -42,8 +42,7 @@ def test_segmentation_scores_are_numpy_s_with_absent_classes_at_both_ends(classe
     expected = numpy_scores(logits.argmax(1).numpy(), target.numpy(), 4)
     for name, value in expected.items():
         assert float(result[name]) == pytest.approx(value, abs=1e-12)
-    assert scores.absent() == [str(c) for c in range(4) if c not in classes]
-    assert [name for name in scores.absent() if not torch.isnan(result[f"iou/{name}"])] == []
+    assert [c for c in range(4) if torch.isnan(result[f"iou/{c}"])] == [c for c in range(4) if c not in classes]
 
 
 def test_a_class_predicted_but_never_true_has_iou_zero_and_counts():
@@ -102,3 +101,15 @@ def test_top_k_is_numpy_s(num_classes: int):
         )
     else:
         assert "top5" not in result
+
+
+def test_tied_choices_share_the_point_and_each_score_has_its_own_winner():
+    given = torch.tensor([[-10.0, -20.0, -10.0], [-9.0, -10.0, -30.0]], dtype=torch.float64)
+    alone = torch.tensor([[-10.0, -25.0, -12.0], [-9.0, -10.0, -31.0]], dtype=torch.float64)
+    lengths = torch.tensor([[1, 40, 10], [3, 20, 10]])
+    scores = ChoiceScores()
+    scores.update(given, alone, 20, lengths, torch.tensor([0, 2]))
+    result = {name: float(value) for name, value in scores.compute().items()}
+    # item 0: pmi takes choice 1, norm ties 0 and 2, a byte takes 1; item 1: 2, then 0, then 1
+    assert (result["pmi"], result["norm"], result["norm_byte"]) == (0.5, 0.25, 0.0)
+    assert result["norm_stderr"] == pytest.approx((0.25 * 0.75 / 2) ** 0.5)

@@ -78,7 +78,7 @@ class Report(Callback):
         table.add_column("")
         for name in shown:
             table.add_column(name, justify="right")
-        table.add_row("this run", *(_number(metrics[f"{split}/{name}"]) for name in shown), style="bold")
+        table.add_row("this run", *(_with_error(metrics, f"{split}/{name}") for name in shown), style="bold")
         for baseline, values in baselines.items():
             table.add_row(baseline, *(_number(values.get(name)) for name in shown))
         console = Console(width=None if sys.stdout.isatty() else 120)
@@ -98,6 +98,11 @@ def _within(checkpoint: str | Path | None, folder: Path) -> str | None:
         return None
     path = Path(checkpoint)
     return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
+
+
+def _with_error(metrics: dict[str, float], name: str) -> str:
+    error = metrics.get(f"{name}_stderr")
+    return _number(metrics[name]) + ("" if error is None else f" ± {error:.4f}")
 
 
 def _number(value: float | None) -> str:

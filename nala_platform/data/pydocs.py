@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset
 
+from nala_platform.data import continuation
 from nala_platform.data.base import DataModule, Split
 from nala_platform.data.loader import Sample
 from nala_platform.data.samples import Part
@@ -102,12 +103,18 @@ class PydocsData(DataModule):
             "tokenizer": f"byte-level BPE of {self.vocab_size} tokens, trained on the training part",
             "context": self.context,
             "stride": self.stride,
+            "continuation4": continuation.PROTOCOL,
         }
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """See `DataModule.baselines`."""
         train, test = _stream("train", self.vocab_size), _stream("test", self.vocab_size)
-        return {"unigram": unigram(train, test, self.vocab_size)}
+        chance = {f"continuation4_{score}": 1 / continuation.CHOICES for score in ("pmi", "norm")}
+        return {"unigram": unigram(train, test, self.vocab_size), "chance": chance}
+
+    def continuations(self) -> continuation.Items | None:
+        """Multiple choice from the test part."""
+        return continuation.continuation4(_stream("test", self.vocab_size), self.tokenizer.eos_token_id)
 
 
 def unigram(train: Stream, test: Stream, vocab_size: int) -> dict[str, float]:
