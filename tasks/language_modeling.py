@@ -16,10 +16,11 @@ class LanguageModelingTask(Task):
     """Cross-entropy of the next token; perplexity and bits per byte.
 
     Batches hold ``tokens (B, T)`` int64, ``target (B, T)`` int64, the token after each, -100 where it does not count,
-    ``bytes (B, T)`` int64 of the target, -1 there, and ``name``. For prediction: ``tokens (1, T)`` of any length.
+    ``bytes (B, T)`` int64 of the target, -1 there, and ``name``; targets of the last tokens alone are enough.
+    For prediction: ``tokens (1, T)`` of any length.
 
     Args:
-        network: a Hugging Face model: ``network(input_ids=…).logits (B, T, V)``, ``generate``.
+        network: a Hugging Face model: ``network(input_ids=…, logits_to_keep=T).logits (B, T, V)``, ``generate``.
         optimizer: see `Task`.
         schedule: see `Task`.
         new_tokens: that ``predict`` adds to a prompt.
@@ -45,8 +46,9 @@ class LanguageModelingTask(Task):
 
     def step(self, batch: dict[str, Any]) -> Step:
         """Loss of one batch, the mean over its tokens; see `Task.step`. The prediction is each token's loss."""
-        logits = self.network(input_ids=batch["tokens"]).logits.float()
-        nats = F.cross_entropy(logits.transpose(1, 2), batch["target"], reduction="none")
+        target = batch["target"]
+        logits = self.network(input_ids=batch["tokens"], logits_to_keep=target.shape[1]).logits.float()
+        nats = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view_as(target)
         count = int((batch["bytes"] >= 0).sum())
         return Step(nats.sum() / count, nats, batch["bytes"], count)
 

@@ -53,14 +53,12 @@ def log_probability(task: Any, context_NK: Tensor, choice_NCL: Tensor) -> Tensor
     """``log p(choice | context)`` in nats, ``(N, C)`` float64: summed over a choice's tokens, each after all before it.
 
     Args:
-        task: its ``step`` of ``tokens``, ``target`` (-100: ignored) and ``bytes`` predicts each token's loss.
+        task: its ``step`` of ``tokens``, ``target`` of the last ones and ``bytes`` predicts each target's loss.
         context_NK: K >= 1 tokens before each item's choices.
         choice_NCL: the choices.
     """
-    choices, context = choice_NCL.shape[1], context_NK.shape[1]
-    every = torch.cat((context_NK.repeat_interleave(choices, 0), choice_NCL.flatten(0, 1)), 1)
-    target = every[:, 1:].clone()
-    target[:, : context - 1] = -100
-    counted = target.clamp(-1, 0)  # the task asks of bytes only whether a token counts
-    step = task.step({"tokens": every[:, :-1], "target": target, "bytes": counted})
+    choices = choice_NCL.shape[1]
+    target = choice_NCL.flatten(0, 1)
+    tokens = torch.cat((context_NK.repeat_interleave(choices, 0), target[:, :-1]), 1)
+    step = task.step({"tokens": tokens, "target": target, "bytes": torch.zeros_like(target)})
     return -step.prediction.double().sum(1).unflatten(0, (-1, choices))

@@ -44,12 +44,12 @@ class Knows(nn.Module):
         self.next = {tuple(context.tolist()): choices[answer] for context, choices, answer in rows}
         self.sure = sure
 
-    def forward(self, input_ids: torch.Tensor) -> SimpleNamespace:
+    def forward(self, input_ids: torch.Tensor, logits_to_keep: int) -> SimpleNamespace:
         logits = torch.zeros(*input_ids.shape, WORDS)
         if input_ids.shape[1] > 40:
             for row, tokens in enumerate(input_ids.tolist()):
                 logits[row, range(39, 59), self.next[tuple(tokens[:40])]] = self.sure
-        return SimpleNamespace(logits=logits)
+        return SimpleNamespace(logits=logits[:, -logits_to_keep:])
 
 
 def score(network: nn.Module, truth: Items | None, *, rank: int = 0, world: int = 1, **options) -> dict[str, float]:
