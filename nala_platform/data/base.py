@@ -12,7 +12,7 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import Dataset
 
 from nala_platform.data.loader import Guarded, Loader, Sample, collate
-from nala_platform.data.order import EvalOrder, TrainOrder
+from nala_platform.data.order import EvalOrder, Rest, TrainOrder
 from nala_platform.errors import UserError
 
 Split = Literal["train", "val", "test", "predict"]
@@ -36,6 +36,7 @@ class DataModule(LightningDataModule, ABC):
         class_names: C names.
         mean: of each channel, on the scale 0..1; what the images were normalised with.
         std: likewise.
+        rest: what a training epoch does with the samples behind its last whole batch: see `TrainOrder`.
 
     Args:
         batch_size: of one process, in training.
@@ -49,6 +50,7 @@ class DataModule(LightningDataModule, ABC):
     class_names: tuple[str, ...]
     mean: Mean = IMAGENET_MEAN
     std: Mean = IMAGENET_STD
+    rest: Rest = "left out"
 
     def __init__(
         self, *, batch_size: int, eval_batch_size: int, predict_batch_size: int, num_workers: int, seed: int | None
@@ -84,9 +86,9 @@ class DataModule(LightningDataModule, ABC):
         """Scores of trivial methods on the test split, ``{method: {metric: value}}``; empty where there are none."""
 
     def train_dataloader(self) -> Loader:
-        """Whole batches in the epoch's order."""
+        """Batches in the epoch's order."""
         items = self.items("train")
-        order = TrainOrder(_length(items), self.batch_size, seed=self.seed, **self._share())
+        order = TrainOrder(_length(items), self.batch_size, seed=self.seed, rest=self.rest, **self._share())
         return self._loader(items, order, self.batch_size)
 
     def val_dataloader(self) -> Loader:

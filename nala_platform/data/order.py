@@ -10,7 +10,7 @@ Shapes: N samples.
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ _MASK = 2**64 - 1
 _ORDER, _AUGMENT = 1, 2  # two independent streams of one seed
 
 Words = TypeVar("Words", int, np.ndarray)
+Rest = Literal["left out", "kept"]
 
 
 class Draw(NamedTuple):
@@ -72,7 +73,9 @@ class TrainOrder(Sampler[Draw]):
 
     Global batch k is the slice ``k*G .. (k+1)*G-1`` of `permutation`, with ``G = batch_size * world_size``; process r
     takes the r-th ``batch_size`` of it. So two processes with batches of B see the same global batches as one with 2 B.
-    The ``N % G`` samples behind the last whole global batch are left out of the epoch; others in each epoch.
+    The ``N % G`` samples behind the last whole global batch are left out of the epoch (others in each epoch), or kept
+    as a shorter last batch. Processes must have equal shares of it, or some would wait for ever for the others: where
+    it does not go up, the epoch's first samples fill it, fewer than there are processes.
 
     Lightning calls `set_epoch` before each epoch. ``len`` counts the draws of a whole epoch, wherever it starts.
 
@@ -82,19 +85,34 @@ class TrainOrder(Sampler[Draw]):
         seed: of the order.
         rank: of this process, ``0..world_size-1``.
         world_size: number of processes.
+        rest: what becomes of the samples behind the last whole global batch. Kept, they weigh more than others, and a
+            BatchNorm sees fewer at once.
 
     Raises:
-        UserError: fewer than ``G`` samples.
+        UserError: no samples, or fewer than ``G`` of which none would be kept.
     """
 
-    def __init__(self, size: int, batch_size: int, *, seed: int = 0, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(
+        self,
+        size: int,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        rest: Rest = "left out",
+    ) -> None:
         self.global_batch = batch_size * world_size
-        if size < self.global_batch:
+        if rest == "kept" and size == 0:
+            raise UserError("the training split has no samples")
+        if rest == "left out" and size < self.global_batch:
             raise UserError(
                 f"the training split has {size} samples, fewer than one global batch of {self.global_batch} "
                 f"(batch_size {batch_size} on {world_size} processes): lower --data.batch_size to {size // world_size}"
             )
         self.size, self.batch_size, self.seed, self.rank, self.world_size = size, batch_size, seed, rank, world_size
+        # of each process, in its last batch
+        self._rest = -(-(size % self.global_batch) // world_size) if rest == "kept" else 0
         self.epoch = 0
         self._resumed = Draw(0, epoch=0)
 
@@ -112,7 +130,8 @@ class TrainOrder(Sampler[Draw]):
         Raises:
             UserError: the position does not lie between two global batches of this run.
         """
-        if not 0 <= consumed <= self.size or consumed % self.global_batch:
+        # behind a shorter last batch, which counts as a whole one, nothing is left
+        if not 0 <= consumed < self.size + self.global_batch or consumed % self.global_batch:
             raise UserError(
                 f"cannot go on behind sample {consumed} of {self.size} with a global batch of {self.global_batch}: use "
                 "the batch_size x processes that the run was started with"
@@ -125,13 +144,15 @@ class TrainOrder(Sampler[Draw]):
         start = self._resumed.index if self._resumed.epoch == self.epoch else 0
         # tuples of plain integers: indices travel to loader workers, and an epoch may not change on the way
         epoch = self.epoch
-        for batch in range(start, self.size - self.global_batch + 1, self.global_batch):
-            first = batch + self.rank * self.batch_size
-            for index in order_N[first : first + self.batch_size].tolist():
+        whole = self.size // self.global_batch * self.global_batch
+        for batch in range(start, whole + self._rest, self.global_batch):
+            share = self.batch_size if batch < whole else self._rest
+            first = batch + self.rank * share
+            for index in order_N.take(range(first, first + share), mode="wrap").tolist():
                 yield Draw(index, epoch)
 
     def __len__(self) -> int:
-        return self.size // self.global_batch * self.batch_size
+        return self.size // self.global_batch * self.batch_size + self._rest
 
 
 class EvalOrder(Sampler[Draw]):

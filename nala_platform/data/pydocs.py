@@ -62,6 +62,8 @@ class PydocsData(DataModule):
         prompt: what ``predict`` continues.
     """
 
+    rest = "kept"  # every token is trained on in every epoch
+
     def __init__(
         self,
         context: int = 256,

@@ -105,6 +105,39 @@ def test_resume_with_other_world_size_keeps_the_global_order():
     assert indices(two[0])[:4] + indices(two[1])[:4] == indices(straight)[24:32]
 
 
+@pytest.mark.parametrize(("size", "batch"), [(64, 4), (63, 4), (17, 2), (9, 1), (3, 4), (1, 2)])
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_a_kept_rest_covers_every_sample(size, batch, world):
+    ranks = [TrainOrder(size, batch, seed=5, rank=rank, world_size=world, rest="kept") for rank in range(world)]
+    for epoch in (0, 3):
+        for order in ranks:
+            order.set_epoch(epoch)
+        shares = [indices(order) for order in ranks]
+        assert {len(share) for share in shares} == {len(ranks[0])}
+        steps = [[index for share in shares for index in share[i : i + batch]] for i in range(0, len(shares[0]), batch)]
+        assert len(steps) == -(-size // (batch * world))
+        drawn = [index for step in steps for index in step]
+        assert drawn[:size] == permutation(size, 5, epoch).tolist()
+        assert 0 <= len(drawn) - size < world
+        assert set(drawn[size:]) <= set(drawn[:world])
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_resume_before_and_behind_a_kept_rest(world):
+    for consumed in (0, 40, 48, 56):
+        straight, resumed = (TrainOrder(51, 8 // world, seed=2, world_size=world, rest="kept") for _ in range(2))
+        straight.set_epoch(3)
+        resumed.resume(epoch=3, consumed=consumed)
+        assert indices(resumed) == indices(straight)[consumed // world :]
+        resumed.set_epoch(4)
+        assert len(indices(resumed)) == len(resumed) == -(-51 // world)
+
+
+def test_no_samples_are_refused():
+    with pytest.raises(UserError, match="no samples"):
+        TrainOrder(0, 4, rest="kept")
+
+
 def test_resume_refuses_a_position_inside_a_global_batch():
     with pytest.raises(UserError, match="behind sample 12 of 64 with a global batch of 8"):
         TrainOrder(64, 8).resume(epoch=0, consumed=12)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nala_platform.data.order import Draw, permutation
+from nala_platform.data.order import Draw
 from nala_platform.data.pydocs import PydocsData, pydocs, unigram
 from nala_platform.data.tokens import Blocks, Stream, train_bpe
 from nala_platform.errors import UserError
@@ -44,8 +44,20 @@ def test_every_token_is_a_target_once_after_what_precedes_it(tokenizer, context,
     assert found == stream.token_S[1:].tolist()
 
 
-def test_an_epoch_after_a_resume_covers_every_block():
-    assert sorted(permutation(37, seed=0, epoch=1).tolist()) == list(range(37))
+@pytest.mark.parametrize("batch_size", [5, 8])
+def test_an_epoch_after_a_resume_covers_every_token(batch_size):
+    data = PydocsData(vocab_size=300, batch_size=batch_size, seed=0)
+    blocks = -(-data.protocol()["tokens"]["train"] // 256)
+    assert blocks % batch_size
+    loader = data.train_dataloader()
+    # stopped at 90 % of epoch 0
+    order, done = loader.sampler, round(0.9 * len(loader))
+    order.resume(epoch=0, consumed=done * batch_size)
+    assert sum(1 for _ in loader) == len(loader) - done
+    order.set_epoch(1)
+    targets = [batch["target"] for batch in loader]
+    assert len(targets) == len(loader) == -(-blocks // batch_size)
+    assert sum(int((target != -100).sum()) for target in targets) == data.protocol()["tokens"]["train"]
 
 
 def test_the_parts_are_the_text_cut_into_chunks():
