@@ -15,6 +15,7 @@ OVERLAYS = {
     "image_folder": (["cls"], ["--model.network.num_classes", "2"]),
     "mask_folder": (["seg"], ["--data.labels.num_classes", "2", "--model.network.num_classes", "2"]),
     "pair_folder": (["sr"], ["--data.patch.size", "4"]),
+    "text": (["lm"], []),
 }
 
 
@@ -43,6 +44,9 @@ def test_it_builds(case: tuple[str, ...], tmp_path: Path):
     words = ["fit", "--task", task]
     for overlay in overlays:
         words += ["--config", overlay, *OVERLAYS[overlay][1]]
+        if overlay == "text":
+            (tmp_path / "my.txt").write_text("".join(f"line {index}\n" for index in range(5000)))
+            words += [f"--data.root={tmp_path / 'my.txt'}", f"--data.source.cache_dir={tmp_path}"]
         if "folder" in overlay:
             root = folder_tree(tmp_path, overlay)
             pairs = [f"--data.folders.{split}_hr={root / 'images' / split}" for split in ("train", "val")]

@@ -51,11 +51,16 @@ class PictureItems(Dataset[Sample]):
 
 
 def pictures_under(folder: Path) -> list[Path]:
-    """All picture files below a folder, by suffix, sorted; hidden ones and other files are passed over."""
+    """All picture files below a folder; see `files_under`."""
+    return files_under(folder, SUFFIXES)
+
+
+def files_under(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """All files below a folder, by suffix (small letters), sorted; hidden ones and others are passed over."""
     found: list[Path] = []
     for parent, folders, names in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(parent, name) for name in names if name.lower().endswith(SUFFIXES) and name[0] != "."]
+        found += [Path(parent, name) for name in names if name.lower().endswith(suffixes) and name[0] != "."]
     return sorted(found)
 
 

@@ -121,9 +121,10 @@ class PydocsData(DataModule):
 
 def unigram(train: Stream, test: Stream, vocab_size: int) -> dict[str, float]:
     """Perplexity and bits per byte of the test stream under training frequencies, each token counted once more."""
-    count = np.bincount(train.token_S[1:], minlength=vocab_size) + 1.0
-    nats = -np.log(count / count.sum())[test.token_S[1:]]
+    count = train.occurrences(vocab_size) + 1.0
+    seen = test.occurrences(vocab_size)
+    nats = float(-np.log(count / count.sum()) @ seen)
     return {
-        "perplexity": float(math.exp(nats.mean())),
-        "bits_per_byte": float(nats.sum() / math.log(2) / test.bytes_S.sum()),
+        "perplexity": math.exp(nats / seen.sum()),
+        "bits_per_byte": nats / math.log(2) / float(test.bytes_S.sum()),
     }

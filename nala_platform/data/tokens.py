@@ -4,6 +4,7 @@ Shapes: S tokens of a stream, T tokens of a block.
 """
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from nala_platform.errors import UserError
 
 EOS = "<|endoftext|>"
 IGNORED = -100
+SLICE = 1 << 22  # tokens that are counted at once
 
 
 def train_bpe(documents: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
@@ -45,27 +47,44 @@ class Stream:
     """Documents one after another, each ended by eos, with one eos before the first, which nothing predicts.
 
     Attributes:
-        token_S: (S,) int64.
-        bytes_S: (S,) int64, the bytes of text that each token stands for; eos stands for none. They sum to the text's.
+        token_S: (S,) of integers.
+        bytes_S: (S,) of integers, the bytes of text that each token stands for; eos stands for none. They sum to the
+            text's.
     """
+
+    token_S: np.ndarray
+    bytes_S: np.ndarray
 
     def __init__(self, documents: Iterable[str], tokenizer: Any) -> None:
         eos = tokenizer.eos_token_id
         tokens, widths = [np.array([eos])], [np.array([0])]
-        for document in documents:
-            encoded = tokenizer(document, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-            ends = _byte_ends(document, [end for _, end in encoded["offset_mapping"]])
-            tokens.append(np.array([*encoded["input_ids"], eos]))
-            widths.append(np.append(np.diff(ends, prepend=0), 0))
+        for token_N, bytes_N in map(partial(encode, tokenizer=tokenizer), documents):
+            tokens.append(np.append(token_N, eos))
+            widths.append(np.append(bytes_N, 0))
         self.token_S = np.concatenate(tokens).astype(np.int64)
         self.bytes_S = np.concatenate(widths).astype(np.int64)
+
+    def occurrences(self, vocab_size: int) -> np.ndarray:
+        """How often each token is predicted: int64 ``(vocab_size,)``."""
+        found = np.zeros(vocab_size, dtype=np.int64)
+        for start in range(1, len(self.token_S), SLICE):
+            found += np.bincount(self.token_S[start : start + SLICE], minlength=vocab_size)
+        return found
+
+
+def encode(text: str, tokenizer: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens of a text, without special ones, and the bytes that each stands for: int64 ``(N,)`` both."""
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    ends = _byte_ends(text, [end for _, end in encoded["offset_mapping"]])
+    return np.array(encoded["input_ids"], dtype=np.int64), np.diff(ends, prepend=0)
 
 
 def _byte_ends(document: str, ends: list[int]) -> np.ndarray:
     """Where each token ends, in UTF-8 bytes; the last one takes what a tokenizer dropped at the end."""
     if not ends:
         return np.zeros(0, dtype=np.int64)
-    widths = np.fromiter((len(letter.encode("utf-8", "surrogatepass")) for letter in document), np.int64, len(document))
+    letters = np.frombuffer(document.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    widths = 1 + np.sum([letters >= first for first in (0x80, 0x800, 0x10000)], axis=0, dtype=np.int64)
     total = np.append(0, widths.cumsum())
     found = total[np.maximum.accumulate(ends)]
     found[-1] = total[-1]
@@ -86,15 +105,14 @@ class Blocks(Dataset[Sample]):
     def __init__(self, stream: Stream, *, context: int, stride: int) -> None:
         if not 1 <= stride <= context:
             raise UserError(f"data.stride is {stride}: it must be 1..context, and data.context is {context}")
-        self.token_S, self.bytes_S = torch.from_numpy(stream.token_S), torch.from_numpy(stream.bytes_S)
-        self.context, self.stride = context, stride
+        self.stream, self.context, self.stride = stream, context, stride
 
     def __len__(self) -> int:
-        return -(-(len(self.token_S) - 1) // self.stride)
+        return -(-(len(self.stream.token_S) - 1) // self.stride)
 
     def __getitem__(self, draw: Draw) -> Sample:
         first = draw.index * self.stride
-        last = min(first + self.stride, len(self.token_S) - 1)
+        last = min(first + self.stride, len(self.stream.token_S) - 1)
         begin = max(0, first + self.stride - self.context)
         length, ignored = last - begin, first - begin
         sample = {
@@ -102,14 +120,19 @@ class Blocks(Dataset[Sample]):
             "target": torch.full((self.context,), IGNORED),
             "bytes": torch.full((self.context,), -1),
         }
-        sample["tokens"][:length] = self.token_S[begin:last]
-        sample["target"][ignored:length] = self.token_S[first + 1 : last + 1]
-        sample["bytes"][ignored:length] = self.bytes_S[first + 1 : last + 1]
+        # the stream may lie on disk, in smaller integers
+        tokens = torch.from_numpy(self.stream.token_S[begin : last + 1].astype(np.int64))
+        sample["tokens"][:length] = tokens[:-1]
+        sample["target"][ignored:length] = tokens[ignored + 1 :]
+        sample["bytes"][ignored:length] = torch.from_numpy(self.stream.bytes_S[first + 1 : last + 1].astype(np.int64))
         return sample | {"name": f"block{draw.index}"}
 
 
 class Prompts(Dataset[Sample]):
-    """Prompts to be continued, of any length, one a batch; an empty one starts a document."""
+    """Prompts to be continued, of any length, one a batch; an empty one starts a document.
+
+    A sample: ``tokens (T,)`` int64, ``eos``, the token that ends a document, ``name``, the prompt.
+    """
 
     def __init__(self, prompts: list[str], tokenizer: Any) -> None:
         self.prompts, self.tokenizer = prompts, tokenizer
@@ -118,6 +141,6 @@ class Prompts(Dataset[Sample]):
         return len(self.prompts)
 
     def __getitem__(self, draw: Draw) -> Sample:
-        prompt = self.prompts[draw.index]
-        tokens = self.tokenizer(prompt, add_special_tokens=False)["input_ids"] or [self.tokenizer.eos_token_id]
-        return {"tokens": torch.tensor(tokens), "name": prompt}
+        prompt, eos = self.prompts[draw.index], self.tokenizer.eos_token_id
+        tokens = self.tokenizer(prompt, add_special_tokens=False, verbose=False)["input_ids"] or [eos]
+        return {"tokens": torch.tensor(tokens), "eos": eos, "name": prompt}
