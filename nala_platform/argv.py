@@ -78,7 +78,9 @@ def expand(argv: list[str]) -> list[str]:
 
     Args:
         argv: beginning with one of `COMMANDS`. ``validate``, ``test`` and ``predict`` take a run folder or checkpoint
-            as their first word: its ``config.yaml`` and best checkpoint are used.
+            as their first word: its ``config.yaml`` and best checkpoint are used. ``fit --resume RUN`` takes that
+            run's ``config.yaml`` as the first file. ``--resume auto --folder RUN`` does so if RUN holds a run, and else
+            begins one there: the same words serve for the first start and for each one after it.
 
     Raises:
         UserError: an unknown task or config file, a value missing, or nothing that says what to run.
@@ -87,6 +89,7 @@ def expand(argv: list[str]) -> list[str]:
     command, words = argv[0], list(argv[1:])
     files: list[str] = []
     typed: list[str] = []
+    resumed: str | None = None
     if words and not words[0].startswith("-"):
         run = _run(command, words.pop(0))
         files.append(str(run.config))
@@ -95,18 +98,26 @@ def expand(argv: list[str]) -> list[str]:
     while words:
         word = words.pop(0)
         flag, equals, value = word.partition("=")
-        if flag in ("--task", *_CONFIG_FLAGS):
+        if flag in ("--task", "--resume", *_CONFIG_FLAGS):
             if not equals:
                 if not words:
                     raise UserError(f"{flag} needs a value")
                 value = words.pop(0)
-            if flag == "--task":
+            if flag == "--resume":
+                resumed = _resumed(command, value, [*typed, *words])
+            elif flag == "--task":
                 typed += ["--task", value]
                 files = [str(CONF / "base.yaml"), str(CONF / f"{_known_task(value)}.yaml"), *files]
             else:
                 files.append(str(conf_file(value)))
         else:
             typed.append(word)
+    if resumed is not None:
+        # behind the task's own defaults, before the files that are typed now
+        files.insert(
+            2 if any(_is_flag(word, "--task") for word in typed) else 0, str(runs.find_folder(resumed) / runs.CONFIG)
+        )
+        typed = [*_without(typed, "--folder"), "--resume", resumed]
     if not files and not {"--help", "-h"} & set(typed):
         raise UserError(
             f"nala {command} needs --task NAME ({', '.join(task.name for task in tasks())}) or --config FILE"
@@ -116,8 +127,40 @@ def expand(argv: list[str]) -> list[str]:
 
 def _run(command: str, where: str) -> runs.Run:
     if command == "fit":
-        raise UserError(f"nala fit does not know what to do with {where!r}: flags begin with --, such as --task seg")
+        raise UserError(
+            f"nala fit does not know what to do with {where!r}: flags begin with --, such as --task or --resume"
+        )
     return runs.find_run(where)
+
+
+def _resumed(command: str, where: str, others: list[str]) -> str | None:
+    """The run to go on with; None: ``auto`` has found none, so one begins."""
+    if command != "fit":
+        raise UserError(f"nala {command} RUN scores or uses a run; --resume goes with nala fit")
+    folder = _value(others, "--folder")
+    if where != "auto":
+        if folder is not None:
+            raise UserError("--resume RUN goes on in the run's own folder: leave --folder away")
+        return where
+    if folder is None:
+        raise UserError("--resume auto needs --folder RUN: the run to go on with, or to begin")
+    return folder if (Path(folder) / runs.CONFIG).is_file() else None
+
+
+def _value(words: list[str], flag: str) -> str | None:
+    for place, word in enumerate(words):
+        if _is_flag(word, flag):
+            return word.partition("=")[2] if "=" in word else " ".join(words[place + 1 : place + 2])
+    return None
+
+
+def _without(words: list[str], flag: str) -> list[str]:
+    kept, skip = [], False
+    for word in words:
+        if not skip and not _is_flag(word, flag):
+            kept.append(word)
+        skip = not skip and word == flag
+    return kept
 
 
 def _is_flag(word: str, flag: str) -> bool:

@@ -3,15 +3,19 @@
 import os
 import sys
 
-from nala_platform import argv
-from nala_platform.errors import DivergedError, UserError, near
+from nala_platform import argv, prompting
+from nala_platform.errors import DivergedError, StoppedError, StorageError, UserError, near
 
 HELP = """\
 nala: train, compare and ship models built on norm-aware linear attention
 
   nala fit --task TASK [--KEY VALUE ...]   train, then score the test split at the best checkpoint
+  nala fit --resume RUN                    go on with a run that was stopped or killed, as if it never was
   nala validate RUN | test RUN             score a run again           (RUN: its folder, or a .ckpt in it)
   nala predict RUN --data.predict_path P   write predictions for a picture or a folder of pictures
+  nala generate RUN --prompt "The "        let a language model go on with a text; --seed, --temperature, …
+  nala evaluate RUN --tasks piqa,boolq     score a language model on tasks of lm-evaluation-harness
+  nala export RUN FOLDER                   write a language model as a Hugging Face folder
   nala tasks                               the tasks and their defaults
 
   --config FILE          a YAML file, or the name of one that is shipped; typed keys beat files
@@ -32,6 +36,13 @@ def main() -> None:
         sys.exit(_complain(error, 2))
     except DivergedError as error:
         sys.exit(_complain(error, 3))
+    except StorageError as error:
+        sys.exit(_complain(error, 4))
+    except StoppedError as error:
+        # the first process speaks for all; another's exit code that is not 0 would have its launcher kill the first
+        if int(os.environ.get("LOCAL_RANK", 0)) == 0:
+            print(f"nala: {error}", file=sys.stderr)
+            sys.exit(128 + error.signal)
     except KeyboardInterrupt:
         print("nala: interrupted", file=sys.stderr)
         sys.exit(130)
@@ -43,18 +54,32 @@ def _dispatch(words: list[str]) -> None:
         print(HELP, end="")
     elif command == "tasks":
         _print_tasks()
-    elif command in argv.COMMANDS:
-        expanded = argv.expand(words)
-        # Threads that spin while they wait starve the data loader and other runs: on two busy cores that cost a factor
-        # of ten. The variable is read when torch is loaded; one that is set already stands.
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        sys.path.append(os.getcwd())  # a class path may name a module of the user's own, as with python -m
+    elif command in (*argv.COMMANDS, "generate"):
+        expanded = argv.expand(prompting.rewritten(words))
+        _ready_for_work()
         from nala_platform.experiment import run  # heavy: torch and Lightning, only now that there is work to do
 
         run(expanded)
+    elif command == "evaluate":
+        _ready_for_work()
+        from nala_platform.evaluate import main as evaluate
+
+        evaluate(words[1:])
+    elif command == "export":
+        _ready_for_work()
+        from nala_platform.export import main as export
+
+        export(words[1:])
     else:
-        known = [*argv.COMMANDS, "tasks"]
+        known = [*argv.COMMANDS, "generate", "evaluate", "export", "tasks"]
         raise UserError(f"no command {command!r}{near(command, known)} Commands: {', '.join(known)}")
+
+
+def _ready_for_work() -> None:
+    # Threads that spin while they wait starve the data loader and other runs: on two busy cores that cost a factor
+    # of ten. The variable is read when torch is loaded; one that is set already stands.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    sys.path.append(os.getcwd())  # a class path may name a module of the user's own, as with python -m
 
 
 def _print_tasks() -> None:

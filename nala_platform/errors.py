@@ -19,6 +19,25 @@ class DivergedError(ArithmeticError):
     """Training produced a loss that is not finite. The command line prints the one line and leaves with exit code 3."""
 
 
+class StorageError(OSError):
+    """A disk is full or a folder cannot be written. The command line prints the line and leaves with exit code 4."""
+
+
+class StoppedError(Exception):
+    """A signal asked the run to stop, and it did, at a step of its own choosing.
+
+    The command line prints the one line and leaves with exit code 128 + ``signal``, as a shell expects.
+
+    Args:
+        message: what was saved, and how to go on.
+        signal: the signal's number.
+    """
+
+    def __init__(self, message: str, signal: int) -> None:
+        super().__init__(message)
+        self.signal = signal
+
+
 def near(word: str, known: Iterable[str]) -> str:
     """``; did you mean 'x'?`` for the nearest of ``known``, or a full stop.
 

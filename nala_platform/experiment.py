@@ -1,17 +1,13 @@
 """One run from a parsed command line: LightningCLI, with run folders, one-line errors and a test after the fit."""
 
-import logging
 import os
-import re
 import shutil
-import sys
-import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
 from jsonargparse import Namespace
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_only
@@ -23,14 +19,21 @@ from nala_platform.callbacks.curves import Curves
 from nala_platform.callbacks.ema import EMA
 from nala_platform.callbacks.progress import progress
 from nala_platform.callbacks.report import Report
+from nala_platform.callbacks.resume import ExactResume
+from nala_platform.callbacks.start import OnTrainStart, SameFolder
+from nala_platform.callbacks.stop import StopSignals
 from nala_platform.errors import UserError
+from nala_platform.failures import translated
+from nala_platform.notices import DroppedKeys, quiet
 from nala_platform.parse_errors import explain
+from nala_platform.resumption import Resumption
+from nala_platform.runs.checkpoint_file import CheckpointFile
 
 # The processes that Lightning starts for DDP run this same command; they find the first one's folder here.
 FOLDER_VARIABLE = "NALA_RUN_FOLDER"
 # What data modules call a place on disk.
 PATH_KEYS = (
-    *("root", "path", "predict_path"),
+    *("root", "path", "predict_path", "cache_dir"),
     *(f"{split}_{size}" for split in ("train", "val", "test") for size in ("hr", "lr")),
 )
 
@@ -41,22 +44,9 @@ def run(words: list[str]) -> None:
     Raises:
         UserError: a key, value or file is wrong; the message is one line.
     """
-    _quiet()
-    try:
+    quiet()
+    with translated():
         Experiment(words)
-    except MisconfigurationException as error:  # Lightning's own word for a user's mistake
-        raise UserError(" ".join(str(error).split())) from error
-    except (ValueError, TypeError) as error:
-        if "Expected more than 1 value per channel" in str(error):  # BatchNorm's word for it
-            raise UserError(
-                "a training batch of one sample is too small for batch normalisation: raise --data.batch_size"
-            ) from error
-        cause: BaseException | None = error  # jsonargparse wraps what a constructor raises
-        while cause is not None and not isinstance(cause, UserError):
-            cause = cause.__cause__ or cause.__context__
-        if cause is None:
-            raise
-        raise cause from None
 
 
 class Parser(LightningArgumentParser):
@@ -70,15 +60,18 @@ class Parser(LightningArgumentParser):
 class Experiment(LightningCLI):
     """A run: parse, build, write the run folder, train and score.
 
-    Adds to LightningCLI: ``--task``, ``--name``, ``--runs_dir``, ``--report.metrics``, ``--checkpoint.*`` and
-    ``--ema.*``; the run folder with its complete ``config.yaml``; the test split at the best checkpoint after a fit.
+    Adds to LightningCLI: ``--task``, ``--name``, ``--runs_dir``, ``--folder``, ``--resume``, ``--reset``,
+    ``--compile``, ``--report.metrics``, ``--checkpoint.*`` and ``--ema.*``; the run folder with its complete
+    ``config.yaml``; the test split at the best checkpoint after a fit.
 
     Args:
         words: the expanded command line.
     """
 
     def __init__(self, words: list[str]) -> None:
-        dropped = _DroppedKeys()
+        self.resumption: Resumption | None = None
+        self.stop = StopSignals()
+        dropped = DroppedKeys()
         options = {"logger": dropped.logger, "allow_abbrev": False}
         super().__init__(
             args=words,
@@ -96,14 +89,20 @@ class Experiment(LightningCLI):
         return arguments | {name: arguments[name] | {"verbose"} for name in ("validate", "test")}
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
-        quiet = {"verbose": False} if subcommand in ("validate", "test") else {}
-        return super()._prepare_subcommand_kwargs(subcommand) | quiet
+        ours: dict[str, Any] = {"verbose": False} if subcommand in ("validate", "test") else {}
+        if self.resumption is not None:
+            ours["ckpt_path"] = self.resumption.checkpoint
+        return super()._prepare_subcommand_kwargs(subcommand) | {"weights_only": True} | ours
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the platform's own keys."""
         parser.add_argument("--task", type=str, help="Name of the task: nala tasks lists them.")
         parser.add_argument("--name", type=str, default="", help="Ends the run folder's name.")
         parser.add_argument("--runs_dir", type=str, default="runs", help="Where run folders are made.")
+        parser.add_argument("--folder", type=str | None, default=None, help="The run folder itself; it must be new.")
+        parser.add_argument("--resume", type=str | None, default=None, help="Go on with the run in this folder.")
+        parser.add_argument("--reset", type=str, default="", help="What begins anew: lr,scheduler,optimizer,data.")
+        parser.add_argument("--compile", type=str | None, default=None, help="torch.compile's backend: inductor.")
         parser.add_argument("--report.metrics", type=list[str], default=[], help="Metrics of the table and the curves.")
         parser.add_lightning_class_args(RunCheckpoint, "checkpoint")
         parser.add_argument("--ema.decay", type=float | None, default=None, help="Average the weights; null: do not.")
@@ -114,10 +113,19 @@ class Experiment(LightningCLI):
             self.config = parser.parse_args(args)
         except UserError as error:
             raise UserError(explain(str(error), args)) from error
+        name = self.config.subcommand
+        config = self.config[name]
+        if config.resume is not None and name == "fit":
+            self.resumption = Resumption(config.resume, config.ckpt_path, config.reset)
+            self.resumption.settle(config, self._parser(name).dump(config, skip_none=False))
+        elif config.reset:
+            raise UserError("--reset says what begins anew in a run that is resumed: add --resume RUN")
 
     def _parse_ckpt_path(self) -> None:
         # LightningCLI would let the hyper-parameters in a checkpoint override, unsaid, what was typed.
         path = self.config[self.config.subcommand].get("ckpt_path")
+        if self.resumption is None and self.config.subcommand == "fit" and path in ("best", "last"):
+            raise UserError(f"--ckpt_path {path} means a checkpoint of a run: add --resume RUN")
         if path and path not in ("best", "last", "hpc", "registry") and not Path(path).is_file():
             raise UserError(f"no checkpoint at {path}: give --ckpt_path the path of a .ckpt file")
 
@@ -135,14 +143,20 @@ class Experiment(LightningCLI):
     def _make_trainer(self, settings: Namespace) -> Trainer:
         config = {**settings.trainer, "default_root_dir": str(self.folder)}
         report = Report(settings.report.metrics, self.config[str(self.subcommand)].seed_everything)
-        callbacks: list[Callback] = [_SameFolder(), report]
+        callbacks: list[Callback] = [SameFolder(), report]
+        config["plugins"] = [*_listed(config["plugins"]), CheckpointFile()]
         if self.subcommand == "fit":
+            settings.checkpoint.stop = self.stop
             callbacks += [settings.checkpoint, Curves([f"val/{name}" for name in settings.report.metrics])]
+            resumption = self.resumption
+            callbacks.append(ExactResume(resumption.resets, resumption.is_finished) if resumption else ExactResume())
             if settings.ema.decay is not None:
                 callbacks.append(EMA(settings.ema.decay))
-            config["logger"] = [CSVLog(self.folder), *_loggers(config["logger"])]
+            if self.resumption is not None:
+                callbacks.append(OnTrainStart(self._write_config))
+            config["logger"] = [CSVLog(self.folder), *_listed(config["logger"])]
         else:
-            config["logger"] = _loggers(config["logger"]) or False
+            config["logger"] = _listed(config["logger"]) or False
         if config["enable_progress_bar"] is not False:
             callbacks.append(progress(settings.checkpoint.monitor))
             config["enable_progress_bar"] = isinstance(callbacks[-1], ProgressBar)
@@ -152,24 +166,30 @@ class Experiment(LightningCLI):
 
     def _make_folder(self, settings: Namespace) -> Path:
         if rank_zero_only.rank != 0:
-            return Path(os.environ.get(FOLDER_VARIABLE) or settings.runs_dir)
+            return Path(os.environ.get(FOLDER_VARIABLE) or settings.folder or settings.runs_dir)
+        if self.resumption is not None:
+            os.environ[FOLDER_VARIABLE] = str(self.resumption.folder)
+            return self.resumption.folder
         if settings.ckpt_path and self.subcommand != "fit" and Path(settings.ckpt_path).parent.name == runs.CHECKPOINTS:
             parent, name = Path(settings.ckpt_path).parent.parent / str(self.subcommand), ""
         else:
             label = "" if self.subcommand == "fit" else str(self.subcommand)
             parent, name = Path(settings.runs_dir) / (settings.task or "own"), settings.name or label
-        folder = runs.new_folder(parent, name)
+        folder = runs.take_folder(Path(settings.folder)) if settings.folder else runs.new_folder(parent, name)
         os.environ[FOLDER_VARIABLE] = str(folder)
         return folder
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Write the configuration, run, and leave no empty folder behind a mistake."""
         _make_paths_absolute(self.config[subcommand].data)
-        if rank_zero_only.rank == 0:
-            config = self._parser(subcommand).dump(self.config[subcommand], skip_none=False)
-            runs.write_atomic(self.folder / runs.CONFIG, config)
+        if self.resumption is None:
+            self._write_config()
+        else:
+            self.resumption.tidy()
+            self.resumption.tell()
         try:
-            super()._run_subcommand(subcommand)
+            with self.stop.listening() if subcommand == "fit" else nullcontext():
+                super()._run_subcommand(subcommand)
         except SystemExit as error:  # Lightning leaves so after Ctrl-C
             if self.trainer.interrupted:
                 raise KeyboardInterrupt from error
@@ -178,13 +198,26 @@ class Experiment(LightningCLI):
             self._discard_empty_folder()
             raise
 
+    def _write_config(self) -> None:
+        if rank_zero_only.rank == 0:
+            config = self._parser("fit" if self.resumption else self.subcommand).dump(
+                self.config[str(self.subcommand)], skip_none=False
+            )
+            runs.write_atomic(self.folder / runs.CONFIG, config)
+
     def _discard_empty_folder(self) -> None:
-        if rank_zero_only.rank == 0 and {path.name for path in self.folder.iterdir()} <= {runs.CONFIG}:
+        if (
+            self.resumption is None
+            and rank_zero_only.rank == 0
+            and {path.name for path in self.folder.iterdir()} <= {runs.CONFIG}
+        ):
             shutil.rmtree(self.folder)
 
     def before_fit(self) -> None:
-        """Say what will run."""
+        """Say what will run; compile it if asked to."""
         network = getattr(self.model, "network", self.model)
+        if self.config.fit.compile is not None:
+            network.compile(backend=self.config.fit.compile)  # in place: its weights keep their names
         size = sum(parameter.numel() for parameter in network.parameters())
         if rank_zero_only.rank == 0:
             print(f"run folder: {self.folder}")
@@ -199,20 +232,11 @@ class Experiment(LightningCLI):
         best = self.folder / runs.CHECKPOINTS / runs.BEST
         if getattr(self.trainer, "fast_dev_run", False):
             return
-        if self.trainer.global_step == 0:
+        if not best.is_file():
             raise UserError(
                 "no step was trained: raise --trainer.max_epochs, --trainer.max_steps or --trainer.max_time"
             )
         self.trainer.test(self.model, datamodule=self.datamodule, ckpt_path=str(best), weights_only=True, verbose=False)
-
-
-class _SameFolder(Callback):
-    """Lets every process know the first one's folder: those that torchrun starts have each made up their own."""
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Take the first process's word."""
-        shared = trainer.strategy.broadcast(trainer.default_root_dir)
-        trainer._default_root_dir = shared  # type: ignore[attr-defined]
 
 
 def _refuse_what_a_run_decides(trainer: Namespace) -> None:
@@ -229,50 +253,13 @@ def _refuse_what_a_run_decides(trainer: Namespace) -> None:
 def _make_paths_absolute(data: Namespace) -> None:
     """So that a run can be scored again from any folder."""
     for key, value in list(data.items(branches=False)):
-        if key.split(".")[-1] in PATH_KEYS and isinstance(value, str):
+        name = key.split(".")[-1]
+        # a tokenizer may be a folder, or a name
+        if isinstance(value, str) and (name in PATH_KEYS or (name == "tokenizer" and Path(value).is_dir())):
             data[key] = str(Path(value).expanduser().absolute())
 
 
-def _loggers(value: Any) -> list[Any]:
+def _listed(value: Any) -> list[Any]:
     if isinstance(value, bool) or value is None:
         return []
     return list(value) if isinstance(value, list | tuple) else [value]
-
-
-class _DroppedKeys(logging.Handler):
-    """Says which keys a changed class path left without a home; jsonargparse only tells its debug log."""
-
-    _TEXT = re.compile(r"Due to class_path change from '(.*)' to '(.*)', discarding init_args: (\{.*\})", re.DOTALL)
-
-    def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
-        self._said: set[str] = set()
-        self.logger = logging.getLogger("nala.parser")  # a registered one: jsonargparse copies it by its name
-        self.logger.setLevel(logging.DEBUG)
-        self.logger.propagate = False
-        self.logger.handlers = [self]
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Print one line for a change of class that drops keys."""
-        message = record.getMessage()
-        if message not in self._said and (found := self._TEXT.search(message)):
-            self._said.add(message)
-            old, new, keys = found.groups()
-            print(f"nala: note: {new} instead of {old} drops {keys}", file=sys.stderr)
-
-
-def _quiet() -> None:
-    """Silence what Lightning and torch say on every run and no user can act on."""
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    for text in (
-        r".*does not have many workers.*",
-        r".*LeafSpec.*",
-        r".*Grad strides do not match bucket view strides.*",  # depthwise kernels; DDP copies, and is right
-        r".*It is recommended to use `self.log\('(val|test)/.*",  # the scores are reduced over processes already
-        r".*callbacks used to create the checkpoint need to be provided.*",
-        r".*The `srun` command is available.*",
-        r".*is smaller than the logging interval.*",
-        r".*Checkpoint directory .* exists and is not empty.*",
-    ):
-        warnings.filterwarnings("ignore", text)

@@ -89,18 +89,32 @@ class WarmupCosine(LambdaLR):
     Raises:
         UserError: ``warmup`` or ``final`` out of range, or a warm-up that fills the whole run.
 
-    A state dict holds numbers alone, so checkpoints load with ``weights_only=True``.
+    A state dict holds numbers alone, so checkpoints load with ``weights_only=True``. It keeps the length of the warm-up
+    in steps, but not ``total_steps``: a run that is resumed with another length goes on along the curve of a run of
+    that length, after the warm-up that it began with. So there is never a second warm-up, and no rate of zero.
     """
 
     def __init__(self, optimizer: Optimizer, total_steps: int, warmup: int | float = 0.1, final: float = 0.01) -> None:
         if not 0.0 < final <= 1.0:
             raise UserError(f"schedule.final must be in (0, 1], got {final}")
-        warmup_steps = _warmup_steps(warmup, total_steps)
+        self.warmup_steps = _warmup_steps(warmup, total_steps)
 
         def factor(step: int) -> float:
-            return warmup_cosine(step, total_steps=total_steps, warmup_steps=warmup_steps, final=final)
+            return warmup_cosine(step, total_steps=total_steps, warmup_steps=self.warmup_steps, final=final)
 
         super().__init__(optimizer, factor)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on at the stored step, with the stored warm-up, along this schedule's own curve."""
+        super().load_state_dict(state_dict)
+        self.apply()
+
+    def apply(self) -> None:
+        """Set the rates of the present step in the optimizer; after `step` they are already."""
+        factor = self.lr_lambdas[0](self.last_epoch)
+        for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
+            group["lr"] = base * factor
+        self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 
 
 def _warmup_steps(warmup: int | float, total_steps: int) -> int:

@@ -11,12 +11,16 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torchmetrics import Metric
+from torchmetrics import MeanMetric, Metric
 
 from nala_platform.errors import DivergedError, UserError
 from nala_platform.optim import parameter_groups
 
 ScheduleCallable = Callable[[Optimizer, int], LRScheduler]
+
+
+_WEIGHTS = ("state_dict", "current_model_state")  # of a checkpoint; the second is there beside an average
+_COMPILED = "_orig_mod."  # what torch.compile(module) puts into names
 
 
 class Step(NamedTuple):
@@ -38,9 +42,12 @@ class Task(LightningModule, ABC):
             stepped once an optimizer step.
         scores: accumulates the metric of one split; validation and test each get a copy.
 
-    Logged: ``train/loss`` and ``lr`` by step, ``train/loss_epoch``; ``val/loss`` and ``test/loss``, each
+    Logged: ``train/loss_step`` and ``lr`` by step, ``train/loss_epoch``; ``val/loss`` and ``test/loss``, each
     batch's weighted by its count; every entry of the scores as ``val/<name>``, ``test/<name>`` over the whole split,
     whatever the batch size or process count.
+
+    Attributes:
+        schedule_start: the step at which the schedule begins; not 0 in a run resumed with ``--reset scheduler``.
     """
 
     def __init__(
@@ -54,6 +61,9 @@ class Task(LightningModule, ABC):
         self.make_schedule = lambda made, steps: schedule(made, steps)
         self.scores = nn.ModuleDict({"val": scores.clone(), "test": scores.clone()})
         self._last_loss: Tensor | None = None
+        # Not Lightning's own mean of an epoch: that one forgets, in a run resumed within it, what came before.
+        self.train_loss = MeanMetric(nan_strategy="disable").set_dtype(torch.float64)
+        self.schedule_start = 0
 
     @abstractmethod
     def step(self, batch: dict[str, Any]) -> Step:
@@ -88,10 +98,9 @@ class Task(LightningModule, ABC):
         self._last_loss = step.loss.detach()
         if batch_idx % getattr(self.trainer, "log_every_n_steps", 50) == 0:
             self._stop_if_diverged()
+        self.train_loss.update(self._last_loss, step.count)
         # one scalar beside a whole gradient: so the logged loss is that of the global batch
-        self.log(
-            "train/loss", step.loss, on_step=True, on_epoch=True, prog_bar=True, batch_size=step.count, sync_dist=True
-        )
+        self.log("train/loss_step", step.loss, prog_bar=True, batch_size=step.count, sync_dist=True)
         return step.loss
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
@@ -115,6 +124,11 @@ class Task(LightningModule, ABC):
                 "rate (--model.optimizer.lr), lengthen the warm-up (--model.schedule.warmup) or clip harder "
                 "(--trainer.gradient_clip_val)"
             )
+
+    def on_train_epoch_end(self) -> None:
+        """Log the mean loss of the epoch, each sample or pixel or token counted once, over all processes."""
+        self.log("train/loss_epoch", self.train_loss.compute().float())
+        self.train_loss.reset()
 
     def on_validation_start(self) -> None:
         """No checkpoint of spoiled weights: stop before the validation that would save them."""
@@ -149,9 +163,40 @@ class Task(LightningModule, ABC):
         steps = self.trainer.estimated_stepping_batches
         if math.isinf(steps):
             raise UserError("the schedule needs the run's length: give --trainer.max_epochs or --trainer.max_steps")
-        schedule = self.make_schedule(optimizer, int(steps))
+        schedule = self.make_schedule(optimizer, int(steps) - self.schedule_start)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Log the learning rate that this step uses."""
         self.log("lr", torch.tensor(optimizer.param_groups[0]["lr"]), prog_bar=False)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the loss of the epoch so far, of each process; name weights as if nothing was compiled."""
+        mean: Any = self.train_loss
+        sums = self.all_gather(torch.stack([mean.mean_value, mean.weight]))
+        assert isinstance(sums, Tensor)
+        checkpoint["train_loss"] = sums.reshape(-1, 2).tolist()
+        checkpoint["schedule_start"] = self.schedule_start
+        for key in _WEIGHTS:
+            if key in checkpoint:
+                checkpoint[key] = {name.replace(_COMPILED, ""): value for name, value in checkpoint[key].items()}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take them up, whether this network is compiled or not and whether that one was."""
+        own = {name.replace(_COMPILED, ""): name for name in self.state_dict()}
+        for key in _WEIGHTS:
+            if key in checkpoint:
+                plain = {name.replace(_COMPILED, ""): value for name, value in checkpoint[key].items()}
+                checkpoint[key] = {own.get(name, name): value for name, value in plain.items()}
+        self.schedule_start = checkpoint.get("schedule_start", 0)
+        if "train_loss" in checkpoint:
+            self._take_loss(torch.tensor(checkpoint["train_loss"], dtype=torch.float64))
+
+    def _take_loss(self, sums_P2: Tensor) -> None:
+        processes, rank = (self.trainer.world_size, self.trainer.global_rank) if self._trainer else (1, 0)
+        if len(sums_P2) != processes:  # another number of processes: the first one holds the sum
+            sums_P2 = torch.stack([sums_P2.sum(0), *torch.zeros(processes - 1, 2, dtype=torch.float64)])
+        mean: Any = self.train_loss
+        mean.reset()
+        mean.update(0.0, 0.0)  # so that it counts as filled
+        mean.mean_value, mean.weight = sums_P2[rank].to(mean.mean_value)

@@ -14,6 +14,7 @@ ROOMS = {
     "models": "nala_platform/models",
     "data": "nala_platform/data",
     "callbacks": "nala_platform/callbacks",
+    "runs": "nala_platform/runs",
     "tasks": "tasks",
     "conf": "conf",
     "sweeps": "sweeps",
@@ -34,8 +35,16 @@ ARROWS = {
     "runs": {"errors"},
     "argv": {"errors", "runs"},
     "parse_errors": {"argv", "errors"},
-    "experiment": {"argv", "runs", "errors", "parse_errors", "callbacks"},
-    "cli": {"argv", "errors", "experiment"},
+    "notices": set(),
+    "failures": {"errors"},
+    "resumption": {"runs", "errors", "callbacks"},
+    "experiment": {"argv", "runs", "errors", "failures", "notices", "parse_errors", "resumption", "callbacks"},
+    "arguments": {"errors"},
+    "prompting": {"arguments", "errors", "runs"},
+    "trained": {"errors", "runs"},
+    "evaluate": {"arguments", "errors", "runs", "trained"},
+    "export": {"arguments", "errors", "runs", "trained"},
+    "cli": {"argv", "errors", "evaluate", "experiment", "export", "prompting"},
 }
 
 

@@ -1,5 +1,6 @@
-"""Checkpoints of a run: the best, the latest, and the best model's weights alone."""
+"""Checkpoints of a run: when one is due, which are kept, and the best model's weights alone."""
 
+import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -8,12 +9,21 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from safetensors.torch import save
 
-from nala_platform.errors import UserError
-from nala_platform.runs import BEST, CHECKPOINTS, LAST, WEIGHTS, write_atomic
+from nala_platform.callbacks.stop import StopSignals
+from nala_platform.errors import StoppedError, UserError
+from nala_platform.runs import BEST, CHECKPOINTS, LAST, PREVIOUS, WEIGHTS, write_atomic
+from nala_platform.runs.files import give_name
+
+_NEW = ".new.ckpt"
 
 
 class RunCheckpoint(Checkpoint):
-    """Saves ``last.ckpt`` after each validation, each epoch and at the end; ``best.ckpt`` on a better score.
+    """Keeps ``last.ckpt``, ``previous.ckpt`` (the last before it) and ``best.ckpt`` of a run.
+
+    A checkpoint is due after each validation and epoch, after ``every_n_steps`` steps, after ``every_minutes``
+    minutes, and when a signal asks the run to stop. It is written between two batches, before the next one begins:
+    there everything that belongs to a step is done (average, schedule, log), and a run that goes on from it is the run
+    that was never stopped. A signal that comes in a validation of one process is heeded there and then.
 
     ``last.ckpt`` is the latest state, whatever the metric did. Beside the best checkpoint stands
     ``model.safetensors``: the network's weights under its own names, which timm and others load. A run that ends
@@ -22,27 +32,80 @@ class RunCheckpoint(Checkpoint):
     Args:
         monitor: logged name that decides which is best, such as ``val/miou``.
         mode: whether a ``max`` or a ``min`` is best.
+        every_n_steps: optimizer steps between two checkpoints; ``None``: validations and epochs alone decide.
+        every_minutes: minutes between two checkpoints; ``None``: likewise.
+        keep_best: how many of the best are kept; from two on each also as ``best-step<N>.ckpt``.
 
     Raises:
         UserError: the monitored name is not among those logged in validation.
+        StoppedError: a signal came; the state is saved.
+        StorageError: a checkpoint cannot be written.
     """
 
-    def __init__(self, monitor: str = "val/loss", mode: Literal["min", "max"] = "min") -> None:
+    def __init__(
+        self,
+        monitor: str = "val/loss",
+        mode: Literal["min", "max"] = "min",
+        every_n_steps: int | None = None,
+        every_minutes: float | None = 10.0,
+        keep_best: int = 1,
+    ) -> None:
         super().__init__()
-        self.monitor = monitor
-        self.mode = mode
-        self.best_score: float | None = None
-        self.best_epoch: int | None = None
+        for key, value in (
+            ("every_n_steps", every_n_steps),
+            ("every_minutes", every_minutes),
+            ("keep_best", keep_best),
+        ):
+            if value is not None and value <= 0:
+                raise UserError(f"checkpoint.{key} is {value}: it must be above 0")
+        self.monitor, self.mode = monitor, mode
+        self.every_n_steps, self.every_minutes, self.keep_best = every_n_steps, every_minutes, keep_best
+        self.best: list[tuple[float, int]] = []  # (score, step), the best first
+        self.stop: StopSignals | None = None
         self.folder = Path()
-        self._saved_step = 0
+        self._is_due = self._is_best = self._is_finished = False
+        self._saved_step, self._saved_at = 0, time.monotonic()
+        self._weights: dict[str, Any] = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Know the folder."""
         self.folder = Path(trainer.default_root_dir) / CHECKPOINTS
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """What was just restored needs no saving; Lightning has taken the signals, so take them back."""
+        self._saved_step, self._saved_at = trainer.global_step, time.monotonic()
+        if self.stop is not None:
+            self.stop.install()
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Save what is due, and leave if a signal asked for it."""
+        if _is_trial(trainer):
+            return
+        if batch_idx % trainer.accumulate_grad_batches:
+            # Gradients of a step that is half accumulated are in no checkpoint, so none to resume from is written; but
+            # the weights that a validation has just judged best are those of now.
+            if self._is_best:
+                self._save(trainer, best_alone=True)
+            return
+        signal, is_due = self._agree(trainer)
+        if is_due or signal:
+            self._save(trainer)
+        if signal:
+            raise StoppedError(self._farewell(trainer), signal)
+
+    def on_validation_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Save and leave if a signal asked for it; processes that validate together cannot part here."""
+        if trainer.state.fn != "fit" or trainer.world_size > 1 or trainer.sanity_checking or self.stop is None:
+            return
+        if self.stop.received and not _is_trial(trainer):
+            self._save(trainer)
+            raise StoppedError(self._farewell(trainer), self.stop.received)
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save the latest state, and the best if this is it."""
-        if trainer.state.fn != "fit" or getattr(trainer, "fast_dev_run", False):
+        """Judge: the state is due to be saved, and as the best if this is it."""
+        if trainer.state.fn != "fit" or _is_trial(trainer):
             return
         metrics = trainer.callback_metrics
         if self.monitor not in metrics:
@@ -50,55 +113,97 @@ class RunCheckpoint(Checkpoint):
             raise UserError(f"checkpoint.monitor {self.monitor!r} is not logged; validation logs {known}")
         if trainer.sanity_checking:  # a wrong name is said before the first epoch, and that is all
             return
-        score = float(metrics[self.monitor])
-        improved = self._improved(score)
-        if improved:
-            self.best_score, self.best_epoch = score, trainer.current_epoch
-        self._save(trainer, best=improved)
+        self._is_due = True
+        self._rank(float(metrics[self.monitor]), trainer.global_step)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save the latest state, unless a validation has just done so."""
-        self._save_unsaved(trainer)
+        """The state after an epoch is due, once all that belongs to the epoch is done."""
+        self._is_due = True
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save what came after the last validation; with no score at all, the last state is the best there is."""
-        self._save_unsaved(trainer, best=self.best_score is None)
+        """Save what came after the last checkpoint; with no score at all, the last state is the best there is."""
+        if _is_trial(trainer) or trainer.global_step == 0:
+            return
+        self._is_finished = True
+        self._is_best |= not self.best
+        self._save(trainer)
 
-    def _save_unsaved(self, trainer: Trainer, best: bool = False) -> None:
-        unsaved = trainer.global_step != self._saved_step
-        if (unsaved or best) and trainer.global_step > 0 and not getattr(trainer, "fast_dev_run", False):
-            self._save(trainer, best)
+    def _agree(self, trainer: Trainer) -> tuple[int, bool]:
+        """The signal and whether a checkpoint is due: of any process, so that all do the same."""
+        signal = self.stop.received if self.stop is not None else 0
+        steps, seconds = trainer.global_step - self._saved_step, time.monotonic() - self._saved_at
+        is_due = self._is_due or bool(self.every_n_steps and steps >= self.every_n_steps)
+        is_late = bool(self.every_minutes and seconds >= 60 * self.every_minutes and steps)
+        if trainer.world_size > 1:
+            word = _largest(trainer, 2 * signal + is_late)
+            signal, is_late = word // 2, bool(word % 2)
+        return signal, is_due or is_late
 
-    def _improved(self, score: float) -> bool:
+    def _rank(self, score: float, step: int) -> None:
         if score != score:  # NaN is never best
-            return False
-        if self.best_score is None:
-            return True
-        return score > self.best_score if self.mode == "max" else score < self.best_score
+            return
+        # of equal scores the earlier stays ahead
+        self.best = sorted([*self.best, (score, step)], key=lambda entry: entry[0], reverse=self.mode == "max")
+        self.best = self.best[: self.keep_best]
+        self._is_best = (score, step) in self.best
 
-    def _save(self, trainer: Trainer, best: bool) -> None:
-        last = self.folder / LAST
-        trainer.save_checkpoint(last)
-        self._saved_step = trainer.global_step
-        if best and trainer.is_global_zero:
-            write_atomic(self.folder / BEST, last.read_bytes())
-            self._export(last)
+    def _save(self, trainer: Trainer, best_alone: bool = False) -> None:
+        """The best first: killed in between, the run goes on from the last before it, and comes here again."""
+        new, last = self.folder / _NEW, self.folder / LAST
+        trainer.save_checkpoint(new)
+        if trainer.is_global_zero:
+            if self._is_best:
+                self._keep_best(new, trainer.global_step)
+            if not best_alone:
+                if last.exists():
+                    give_name(last, self.folder / PREVIOUS)
+                give_name(new, last)
+            new.unlink()
+        self._weights, self._is_best = {}, False
+        if not best_alone:
+            self._is_due = False
+            self._saved_step, self._saved_at = trainer.global_step, time.monotonic()
         trainer.strategy.barrier()
 
-    def _export(self, checkpoint: Path) -> None:
-        state = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
+    def _keep_best(self, new: Path, step: int) -> None:
+        if not self.best or self.best[0][1] == step:
+            give_name(new, self.folder / BEST)
+            write_atomic(self.folder / WEIGHTS, save(self._weights))
+        if self.keep_best > 1:
+            give_name(new, self.folder / f"best-step{step}.ckpt")
+            kept = {f"best-step{kept}.ckpt" for _, kept in self.best}
+            for path in self.folder.glob("best-step*.ckpt"):
+                if path.name not in kept:
+                    path.unlink()
+
+    def _farewell(self, trainer: Trainer) -> str:
+        return f"stopped at step {trainer.global_step}; go on with: nala fit --resume {self.folder.parent}"
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Mark the end of a run; keep the network's weights, averaged or not, for ``model.safetensors``."""
+        checkpoint.setdefault("nala", {})["note"] = {"finished": self._is_finished}
         prefix = "network."
-        weights = {
-            name.removeprefix(prefix): value.clone().contiguous()
-            for name, value in state.items()
-            if name.startswith(prefix)
+        self._weights = {
+            name.removeprefix(prefix): value.detach().cpu().clone().contiguous()
+            for name, value in checkpoint["state_dict"].items()
+            if self._is_best and name.startswith(prefix)
         }
-        write_atomic(self.folder / WEIGHTS, save(weights))
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs to go on judging: the best score so far and its epoch."""
-        return {"best_score": self.best_score, "best_epoch": self.best_epoch}
+        """What a resumed run needs to go on judging: which were the best so far, and by which rule."""
+        return {"best": [list(entry) for entry in self.best], "monitor": self.monitor, "mode": self.mode}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up the best score so far."""
-        self.best_score, self.best_epoch = state_dict["best_score"], state_dict["best_epoch"]
+        """Take up the best so far; scores of another metric are not compared."""
+        if (state_dict["monitor"], state_dict["mode"]) == (self.monitor, self.mode):
+            self.best = [(score, step) for score, step in state_dict["best"]]
+
+
+def _is_trial(trainer: Trainer) -> bool:
+    return bool(getattr(trainer, "fast_dev_run", False))
+
+
+def _largest(trainer: Trainer, value: int) -> int:
+    word = torch.tensor(value, device=trainer.strategy.root_device)
+    torch.distributed.all_reduce(word, op=torch.distributed.ReduceOp.MAX)
+    return int(word)

@@ -71,6 +71,34 @@ class CSVLog(Logger):
         """Write the last row."""
         self.save()
 
+    def state(self) -> dict[str, Any]:
+        """How far the file has come: what `restore` needs, once the open row is written."""
+        self.save()
+        return {
+            "rows": len(self._rows),
+            "columns": list(self._columns),
+            "last": dict(self._rows[-1]) if self._rows else {},
+        }
+
+    @rank_zero_only
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take the file back to where ``state`` was taken: later rows and columns go, the last row is as it was."""
+        rows: list[dict[str, str]] = []
+        if self.path.is_file():
+            with self.path.open(newline="") as file:
+                rows = [{name: cell for name, cell in row.items() if cell} for row in csv.DictReader(file)]
+        self._columns = list(state["columns"])
+        self._rows = rows[: state["rows"]]
+        if self._rows and len(self._rows) == state["rows"]:
+            self._rows[-1] = dict(state["last"])
+        self._rows = [{name: row[name] for name in self._columns if name in row} for row in self._rows]
+        self._pending = {}
+        if self._rows:
+            self._write_all()
+        else:
+            self._columns = []
+            self.path.unlink(missing_ok=True)
+
     def _write_pending(self) -> None:
         row, self._pending = self._pending, {}
         merged = bool(self._rows) and self._rows[-1]["step"] == row["step"]
@@ -78,13 +106,18 @@ class CSVLog(Logger):
             self._rows[-1].update(row)
         else:
             self._rows.append(row)
-        new = [name for name in ("step", "epoch", *sorted(row)) if name in row and name not in self._columns]
-        if new or merged:
-            self._columns += dict.fromkeys(new)
-            write_atomic(self.path, self._text([dict(zip(self._columns, self._columns, strict=True)), *self._rows]))
+        known = {*self._columns, *row}
+        if len(known) > len(self._columns) or merged:
+            # one order whatever came first, so that a resumed run writes the very same file
+            first = [name for name in ("step", "epoch") if name in known]
+            self._columns = first + sorted(known.difference(first))
+            self._write_all()
             return
         with self.path.open("a", newline="") as file:
             file.write(self._text([row]))
+
+    def _write_all(self) -> None:
+        write_atomic(self.path, self._text([dict(zip(self._columns, self._columns, strict=True)), *self._rows]))
 
     def _text(self, rows: list[dict[str, str]]) -> str:
         buffer = io.StringIO()

@@ -27,6 +27,7 @@ class EMA(WeightAveraging):
             raise UserError(f"ema.decay must be in (0, 1), or null for no averaging, got {decay}")
         super().__init__(multi_avg_fn=self._average)
         self.decay = decay
+        self._swapped = False
 
     def _average(self, averages: list[Tensor], weights: list[Tensor], count: Tensor | int) -> None:
         if not averages[0].is_floating_point():  # counters, such as BatchNorm's, have no mean
@@ -44,6 +45,27 @@ class EMA(WeightAveraging):
         """
         self._average_model = None
         super().setup(trainer, pl_module, stage)
+
+    def _swap_models(self, pl_module: LightningModule) -> None:
+        super()._swap_models(pl_module)
+        self._swapped = not self._swapped
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Leave the plain weights in place: the last checkpoint, from which a longer run may go on, wants them."""
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put the average in place for who holds the module."""
+        self._copy_average_to_current(pl_module)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Save both sets of weights.
+
+        A validation runs on the average; one that is saved in its midst is left at once, so the plain weights, which
+        the checkpoint's tensors alias, go back in place for good.
+        """
+        if self._swapped:
+            self._swap_models(pl_module)
+        super().on_save_checkpoint(trainer, pl_module, checkpoint)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Restore both sets of weights to go on training; outside a fit the average is all that is wanted."""

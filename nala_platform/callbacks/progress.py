@@ -19,7 +19,7 @@ def progress(metric: str) -> Callback:
 
 
 class EpochLines(Callback):
-    """Prints ``epoch 3/20  train/loss 0.412  val/miou 0.693  12.1 s`` after each validation.
+    """Prints ``epoch 3/20  train/loss_epoch 0.4120  val/miou 0.6930  12.1 s`` after each epoch.
 
     Args:
         metric: logged name to show.
@@ -28,19 +28,25 @@ class EpochLines(Callback):
     def __init__(self, metric: str) -> None:
         super().__init__()
         self.metric = metric
+        self._epoch: int | None = None
         self._start = time.monotonic()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the epoch's clock."""
-        self._start = time.monotonic()
+        """The epoch before is complete now, its mean loss logged: print it, and start the next one's clock."""
+        self._print(trainer)
+        self._epoch, self._start = trainer.current_epoch, time.monotonic()
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print the epoch's line, on the first process."""
-        if not trainer.is_global_zero:
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print the last epoch."""
+        self._print(trainer)
+        self._epoch = None
+
+    def _print(self, trainer: Trainer) -> None:
+        if self._epoch is None or not trainer.is_global_zero:
             return
         names = ("train/loss_epoch", "val/loss", self.metric)
         metrics = trainer.callback_metrics
         shown = "  ".join(f"{name} {float(metrics[name]):.4f}" for name in dict.fromkeys(names) if name in metrics)
         total = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else "?"
         seconds = time.monotonic() - self._start
-        print(f"epoch {trainer.current_epoch + 1}/{total}  {shown}  {seconds:.1f} s", flush=True)
+        print(f"epoch {self._epoch + 1}/{total}  {shown}  {seconds:.1f} s", flush=True)

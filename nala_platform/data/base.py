@@ -70,6 +70,7 @@ class DataModule(LightningDataModule, ABC):
         self.num_workers = num_workers
         # what seed_everything leaves for everyone: runs of another seed see another order
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0")) if seed is None else seed
+        self._position = (0, 0)
         # a process without a share of a tiny evaluation split is no mistake
         self.allow_zero_length_dataloader_with_multiple_devices = True
 
@@ -85,10 +86,20 @@ class DataModule(LightningDataModule, ABC):
     def baselines(self) -> dict[str, dict[str, float]]:
         """Scores of trivial methods on the test split, ``{method: {metric: value}}``; empty where there are none."""
 
+    @property
+    def global_batch(self) -> int:
+        """Samples of one training batch over all processes."""
+        return self.batch_size * self._share()["world_size"]
+
+    def resume(self, epoch: int, consumed: int) -> None:
+        """Let the training loaders made from now on begin in ``epoch``, behind its first ``consumed`` samples."""
+        self._position = (epoch, consumed)
+
     def train_dataloader(self) -> Loader:
         """Batches in the epoch's order."""
         items = self.items("train")
         order = TrainOrder(_length(items), self.batch_size, seed=self.seed, rest=self.rest, **self._share())
+        order.resume(*self._position)
         return self._loader(items, order, self.batch_size)
 
     def val_dataloader(self) -> Loader:

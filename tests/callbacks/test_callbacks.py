@@ -111,9 +111,11 @@ def test_last_is_the_latest_and_best_the_best(tmp_path: Path, mode: str, best: i
     """R11."""
     fit(tmp_path, [0.5, 0.9, 0.2, 0.7, float("nan")], RunCheckpoint("val/score", mode))
     folder = tmp_path / "checkpoints"
-    assert sorted(path.name for path in folder.iterdir()) == ["best.ckpt", "last.ckpt", "model.safetensors"]
-    assert load(folder / "last.ckpt")["epoch"] == 4
-    assert load(folder / "best.ckpt")["epoch"] == best
+    names = ["best.ckpt", "last.ckpt", "model.safetensors", "previous.ckpt"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    assert load(folder / "last.ckpt")["global_step"] == 15
+    assert load(folder / "previous.ckpt")["global_step"] == 12
+    assert load(folder / "best.ckpt")["global_step"] == 3 * (best + 1)
     weights = load(folder / "best.ckpt")["state_dict"]["network.weight"]
     from safetensors.torch import load_file
 
@@ -186,5 +188,6 @@ def test_every_epoch_has_its_line(capsys: pytest.CaptureFixture[str]):
     metrics = {"train/loss_epoch": torch.tensor(0.5), "val/miou": torch.tensor(0.25), "other": torch.tensor(1.0)}
     trainer = SimpleNamespace(is_global_zero=True, callback_metrics=metrics, max_epochs=3, current_epoch=1)
     lines.on_train_epoch_start(trainer, None)
-    lines.on_train_epoch_end(trainer, None)
+    assert not capsys.readouterr().out
+    lines.on_train_end(trainer, None)
     assert capsys.readouterr().out.startswith("epoch 2/3  train/loss_epoch 0.5000  val/miou 0.2500  0.0 s")

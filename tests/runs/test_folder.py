@@ -31,7 +31,7 @@ def test_an_interrupted_write_leaves_the_old_file_and_no_litter(tmp_path: Path, 
     def fail(source: str, target: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(runs.os, "replace", fail)
+    monkeypatch.setattr("nala_platform.runs.files.os.replace", fail)
     with pytest.raises(OSError, match="No space"):
         runs.write_atomic(path, "new")
     assert path.read_text() == "old"

@@ -1,0 +1,210 @@
+"""Going on exactly where a run was stopped.
+
+Order and augmentation of the data are functions of (seed, epoch, sample), so the whole state of a run beside its
+tensors is: its position, the random generators of each process, and how far its log has come. This callback brings
+them into a checkpoint and back.
+"""
+
+import random
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from nala_platform.callbacks.csv_log import CSVLog
+
+FORMAT = 1
+RESETS = ("lr", "scheduler", "optimizer", "data")
+
+
+class Position(NamedTuple):
+    """Where a run stands: ``batch`` batches of ``epoch`` are done; ``validating``: and their validation is not."""
+
+    epoch: int
+    batch: int
+    validating: bool = False
+
+
+class ExactResume(Callback):
+    """Saves and restores what Lightning does not, or not exactly.
+
+    Lightning counts batches and epochs in several places, some of which are behind at one hook and ahead at another; a
+    checkpoint here holds them as they are between two batches (`Position`), whenever it was written.
+
+    Args:
+        resets: what begins anew when a checkpoint is loaded: ``lr`` (the configured rate instead of the stored one, at
+            the same point of the schedule), ``scheduler`` (a schedule over the steps that are left, warm-up included),
+            ``optimizer`` (no momentum; all its options as configured), ``data`` (the interrupted epoch starts again).
+        is_finished: the training that is loaded had come to its end, by a limit or by a callback's wish.
+    """
+
+    def __init__(self, resets: tuple[str, ...] = (), is_finished: bool = False) -> None:
+        super().__init__()
+        self.resets, self.is_finished = resets, is_finished
+        self._loaded: Position | None = None
+        self._random: dict[str, Any] | None = None
+        self._validating = False
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Train no more where training was finished; an early stop, say, is in no counter."""
+        trainer.should_stop |= self.is_finished
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A checkpoint may be written within a validation."""
+        self._validating = not trainer.sanity_checking
+        self._restore_random()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The position is behind the validation now."""
+        self._validating = False
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Let the loops begin at the loaded position; what was asked for begins anew."""
+        if self._loaded is not None:
+            _enter(trainer, self._loaded)
+            self._loaded = None
+        if {"lr", "optimizer"} & set(self.resets):
+            _apply_configured_rate(trainer)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """The generators are read between loading a batch and training on it, so they are restored there."""
+        self._restore_random()
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Add position, generators and log."""
+        position = _position(trainer, self._validating)
+        _settle(checkpoint["loops"]["fit_loop"], trainer, position)
+        data = getattr(trainer, "datamodule", None)
+        logs = [logger.state() for logger in trainer.loggers if isinstance(logger, CSVLog)]
+        checkpoint.setdefault("nala", {}).update(
+            {
+                "format": FORMAT,
+                "position": position._asdict(),
+                "global_batch": getattr(data, "global_batch", None),
+                "random": _gather(trainer, _random_state()),
+                "log": logs[0] if logs else None,
+            }
+        )
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Take them up, to train on."""
+        if trainer.state.fn != "fit":
+            return
+        for name, key in (("scheduler", "lr_schedulers"), ("optimizer", "optimizer_states")):
+            if name in self.resets:
+                checkpoint[key] = []
+        if "scheduler" in self.resets:
+            pl_module.schedule_start = checkpoint["global_step"]  # type: ignore[assignment]
+        saved = checkpoint.get("nala")
+        if saved is None:
+            print("nala: note: another program wrote this checkpoint: the interrupted epoch starts again")
+            return
+        self._loaded = Position(**saved["position"])
+        if "data" in self.resets:
+            self._loaded = Position(self._loaded.epoch, 0)
+            _settle(checkpoint["loops"]["fit_loop"], trainer, self._loaded)
+        self._random = _own(trainer, saved["random"])
+        data: Any = getattr(trainer, "datamodule", None)
+        if hasattr(data, "resume"):
+            data.resume(self._loaded.epoch, self._loaded.batch * (saved["global_batch"] or 0))
+        for logger in trainer.loggers:
+            if isinstance(logger, CSVLog) and saved["log"] is not None:
+                logger.restore(saved["log"])
+
+    def _restore_random(self) -> None:
+        if self._random is not None:
+            _set_random_state(self._random)
+            self._random = None
+
+
+def _position(trainer: Trainer, validating: bool) -> Position:
+    epochs: Any = trainer.fit_loop.epoch_progress.current
+    batches: Any = trainer.fit_loop.epoch_loop.batch_progress.current
+    if epochs.completed < epochs.ready:
+        return Position(epochs.processed, batches.completed, validating)
+    # Training has ended. Lightning counts the last epoch as done even if it was cut short.
+    if batches.completed < trainer.num_training_batches:
+        return Position(epochs.processed - 1, batches.completed)
+    return Position(epochs.processed, 0)
+
+
+def _settle(loops: dict[str, Any], trainer: Trainer, position: Position) -> None:
+    """Make all of Lightning's counters say ``position``; totals over epochs and steps stay."""
+    epochs, batches = position.epoch, position.batch
+    for scope in ("total", "current"):
+        loops["epoch_progress"][scope] = _count(epochs)
+    progress = loops["epoch_loop.batch_progress"]
+    progress["total"], progress["current"] = _count(progress["total"]["completed"]), _count(batches)
+    progress["is_last_batch"] = position.validating and batches == trainer.num_training_batches
+    validation = loops["epoch_loop.val_loop.batch_progress"]
+    # One batch started and none processed is Lightning's sign that a validation was cut short; it runs as a whole then.
+    begun = {"ready": 1, "started": 1, "processed": 0, "completed": 0} if position.validating else _count(0)
+    validation["total"], validation["current"], validation["is_last_batch"] = begun, dict(begun), False
+
+
+def _count(number: int) -> dict[str, int]:
+    return dict.fromkeys(("ready", "started", "processed", "completed"), number)
+
+
+def _enter(trainer: Trainer, position: Position) -> None:
+    """Tell Lightning's loops, restored from counters that `_settle` made, how to begin."""
+    fit, epoch = trainer.fit_loop, trainer.fit_loop.epoch_loop
+    fit._restarting = False  # the epoch begins as any other: its start hooks run, its end steps the schedules
+    if position.batch == 0:
+        epoch._restarting = False
+        return
+    fetcher = fit._data_fetcher
+    if not position.validating and fetcher is not None and epoch._should_check_val_fx(fetcher):
+        # Lightning will pass by the validation that came before this position, and count one step too many on its way
+        epoch._batches_that_stepped -= 1
+
+
+def _apply_configured_rate(trainer: Trainer) -> None:
+    for config in trainer.lr_scheduler_configs:
+        schedule: Any = config.scheduler
+        rate = schedule.optimizer.defaults["lr"]
+        schedule.base_lrs = [rate] * len(schedule.base_lrs)
+        for group in schedule.optimizer.param_groups:
+            group["initial_lr"] = rate
+        schedule.apply()
+
+
+def _random_state() -> dict[str, Any]:
+    """Of this process, in plain types and tensors, so that a checkpoint loads with ``weights_only=True``."""
+    kind, keys, *rest = np.random.get_state()
+    state = {
+        "python": random.getstate(),
+        "numpy": [kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def _set_random_state(state: dict[str, Any]) -> None:
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    kind, keys, *rest = state["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
+    torch.set_rng_state(state["torch"].cpu())
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"].cpu())
+
+
+def _gather(trainer: Trainer, value: Any) -> list[Any]:
+    if trainer.world_size == 1:
+        return [value]
+    values: list[Any] = [None] * trainer.world_size
+    torch.distributed.all_gather_object(values, value)
+    return values
+
+
+def _own(trainer: Trainer, states: list[Any]) -> dict[str, Any] | None:
+    if trainer.world_size != len(states) and trainer.is_global_zero:
+        print(
+            f"nala: note: {len(states)} processes stopped and {trainer.world_size} go on: the order of the data stays, "
+            "dropout draws anew"
+        )
+    return states[trainer.global_rank] if trainer.world_size == len(states) else None

@@ -1,0 +1,148 @@
+"""Where a run that was stopped goes on: its folder, its checkpoint, and what was typed to be different."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonargparse import Namespace, dict_to_namespace
+from lightning.pytorch.utilities import rank_zero_only
+from rich.console import Console
+from rich.table import Table
+
+from nala_platform import runs
+from nala_platform.callbacks.resume import RESETS
+from nala_platform.errors import UserError, near
+from nala_platform.runs import changes
+from nala_platform.runs.checkpoint_file import DamagedError, check
+from nala_platform.runs.files import remove_partial
+
+
+class Resumption:
+    """A run to be gone on with.
+
+    Attributes:
+        folder: of the run; everything is written there as before.
+        checkpoint: to go on from; None when the run was stopped before it wrote one, and so begins anew.
+        is_finished: nothing is left to be trained.
+        epochs: done, at the checkpoint.
+        steps: done, at the checkpoint.
+        changes: what differs from the run's configuration.
+
+    Args:
+        where: a run folder, or a checkpoint file in one.
+        ckpt_path: ``None`` or ``last``: the newest whole checkpoint; ``best``; or a path.
+        resets: words of ``RESETS``, parted by commas.
+
+    Raises:
+        UserError: no run, an unknown reset, or no whole checkpoint where one was named.
+    """
+
+    def __init__(self, where: str, ckpt_path: str | None, resets: str) -> None:
+        self.resets = _known(resets)
+        named = Path(where) if Path(where).is_file() else None
+        self.folder = named.parent.parent if named else Path(where)
+        if ckpt_path not in (None, "last"):
+            named = self.folder / runs.CHECKPOINTS / runs.BEST if ckpt_path == "best" else Path(str(ckpt_path))
+        note: dict[str, Any] = {}
+        self.checkpoint = named
+        if named is None:
+            self.checkpoint, note = newest(self.folder)
+        elif not named.is_file():
+            raise UserError(f"no checkpoint at {named}: nala fit --resume {self.folder} takes the latest there is")
+        else:
+            note = check(named)
+        self.is_finished = bool(note.get("finished"))
+        self.epochs, self.steps = note.get("epoch") or 0, note.get("step") or 0
+        self.changes: list[changes.Change] = []
+
+    def settle(self, config: Namespace, as_text: str) -> None:
+        """Compare with the run's configuration, refuse, and put back what is restored.
+
+        Args:
+            config: as parsed; changed in place where the run's value stays.
+            as_text: the same as YAML.
+
+        Raises:
+            UserError: a change that would make this another run.
+        """
+        path = self.folder / runs.CONFIG
+        stored = yaml.safe_load(path.read_text())
+        self.changes = changes.compare(stored, yaml.safe_load(as_text), self.resets)
+        changes.refuse(self.changes)
+        rate = config.get(changes.RATE)
+        for root in changes.restored_subtrees(self.changes):
+            value: Any = stored
+            for part in root.split("."):
+                value = value[part]
+            config[root] = dict_to_namespace(value)
+        if changes.keeps_rate(self.changes):
+            config[changes.RATE] = rate
+        limits = [c for c in self.changes if c.key.startswith(("trainer.max_", "trainer.min_"))]
+        self.is_finished &= not limits and not self.resets
+        planned = config.get("trainer.max_epochs")
+        if planned not in (None, -1) and planned < self.epochs:
+            raise UserError(
+                f"trainer.max_epochs is {planned}, but the run has trained {self.epochs} epochs: give that or more"
+            )
+
+    @rank_zero_only
+    def tell(self) -> None:
+        """Say from where the run goes on, and what becomes of each change."""
+        if self.checkpoint is None:
+            print(f"{self.folder} has no checkpoint yet: the run begins anew")
+        elif self.is_finished:
+            print(f"{self.folder} is trained to its end, step {self.steps}: scoring it again")
+        else:
+            print(f"resuming {self.checkpoint} at step {self.steps}")
+        if not self.changes:
+            return
+        table = Table(title="changed keys", title_justify="left")
+        for column in ("key", "in the run", "asked for", ""):
+            table.add_column(column, overflow="fold")
+        for change in self.changes:
+            verdict = f"{change.verdict}: {change.mend}" if change.mend else change.verdict
+            table.add_row(change.key, str(change.stored), str(change.wanted), verdict)
+        Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+    @rank_zero_only
+    def tidy(self) -> None:
+        """Remove what a killed process left half-written, and a log that no checkpoint knows."""
+        for folder in (self.folder, self.folder / runs.CHECKPOINTS):
+            remove_partial(folder)
+        if self.checkpoint is None:
+            (self.folder / runs.METRICS).unlink(missing_ok=True)
+
+
+def newest(folder: Path) -> tuple[Path | None, dict[str, Any]]:
+    """The latest whole checkpoint of a run and its note; one that is damaged is named and passed by.
+
+    Raises:
+        UserError: there are checkpoints, and all are damaged.
+    """
+    complaints = []
+    for name in (runs.LAST, runs.PREVIOUS, runs.BEST):
+        path = folder / runs.CHECKPOINTS / name
+        if not path.is_file():
+            continue
+        try:
+            return path, check(path)
+        except DamagedError as error:
+            complaints.append(str(error))
+            _warn(f"nala: warning: {error}; taking the one before it")
+    if complaints:
+        raise UserError(f"no whole checkpoint in {folder}: {'; '.join(complaints)}")
+    return None, {}
+
+
+@rank_zero_only
+def _warn(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _known(resets: str) -> tuple[str, ...]:
+    words = tuple(word.strip() for word in resets.split(",") if word.strip())
+    for word in words:
+        if word not in RESETS:
+            raise UserError(f"--reset {word!r} is unknown{near(word, RESETS)} Known: {', '.join(RESETS)}")
+    return words

@@ -1,0 +1,63 @@
+"""Tiny runs of the four tasks, and whether two of them are the same to the bit."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+COMMON = (
+    *("--trainer.max_epochs", "3", "--trainer.limit_train_batches", "5", "--trainer.limit_val_batches", "2"),
+    *("--trainer.limit_test_batches", "1", "--trainer.log_every_n_steps", "1", "--checkpoint.every_n_steps", "2"),
+    *("--trainer.accelerator", "cpu", "--trainer.num_sanity_val_steps", "0"),
+)
+# dropout and drop path are on in each, so the random generators count
+TASKS = {
+    "cls": (*("--data.batch_size", "8", "--model.network.drop_path_rate", "0.2"), "--trainer.val_check_interval", "3"),
+    "seg": (
+        "--data.batch_size",
+        "2",
+        "--model.network.drop_path_rate",
+        "0.2",
+        "--trainer.accumulate_grad_batches",
+        "2",
+    ),
+    "sr": ("--data.batch_size", "2", "--data.num_workers", "2"),
+    "lm": ("--data.batch_size", "2", "--data.context", "32", "--model.network.dropout", "0.1"),
+}
+
+
+def words(task: str, folder: str) -> list[str]:
+    """``nala fit`` of a task in a folder, to begin with and to go on with."""
+    return ["fit", "--task", task, "--folder", folder, "--resume", "auto", *COMMON, *TASKS[task]]
+
+
+def assert_same(one: Path, other: Path) -> None:
+    """Weights, average, optimizer, schedule, counters, scores and log of two runs are equal to the bit."""
+    for name in ("last.ckpt", "best.ckpt"):
+        first, second = (torch.load(run / "checkpoints" / name, weights_only=True) for run in (one, other))
+        assert first["optimizer_states"] and first["current_model_state"] and first["lr_schedulers"]
+        assert (different := difference(first, second)) is None, f"{name}: {different}"
+    for name in ("metrics.csv", "checkpoints/model.safetensors"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    metrics = [json.loads((run / "summary.json").read_text())["metrics"] for run in (one, other)]
+    assert metrics[0] == metrics[1]
+
+
+def difference(one: Any, other: Any, path: str = "") -> str | None:
+    """Where two trees of plain values and tensors differ first."""
+    if type(one) is not type(other):
+        return f"{path}: {type(one)} and {type(other)}"
+    if isinstance(one, torch.Tensor):
+        return None if torch.equal(one, other) else path
+    if isinstance(one, dict):
+        if one.keys() != other.keys():
+            return f"{path}: {sorted(map(str, one.keys() ^ other.keys()))}"
+        pairs = [(key, one[key], other[key]) for key in one]
+    elif isinstance(one, list | tuple):
+        if len(one) != len(other):
+            return f"{path}: {len(one)} and {len(other)} entries"
+        pairs = [(place, a, b) for place, (a, b) in enumerate(zip(one, other, strict=True))]
+    else:
+        return None if one == other or one != one else f"{path}: {one} and {other}"
+    return next((found for key, a, b in pairs if (found := difference(a, b, f"{path}/{key}"))), None)

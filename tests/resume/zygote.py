@@ -1,0 +1,97 @@
+"""Real ``nala`` processes without the seconds that importing takes: a parent that has imported all forks them.
+
+Run as a program it reads one JSON object a line: ``{"words": [...], "folder": "...", "output": "..."}`` starts
+``nala words`` in that folder and answers its process id; ``{"wait": pid}`` answers its exit code, negative for a signal.
+It imports and never computes, so no thread of torch's exists when it forks.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+class Zygote:
+    """Starts ``nala`` processes; use as a context."""
+
+    def __enter__(self) -> "Zygote":
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "RAYON_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        assert self._process.stdout.readline() == "ready\n"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.stdin.close()
+        self._process.wait(30)
+
+    def start(self, folder: Path, *words: str) -> int:
+        """The process id of ``nala words``, which writes to ``folder/output.txt``."""
+        return self._ask({"words": words, "folder": str(folder), "output": str(folder / "output.txt")})
+
+    def wait(self, pid: int) -> int:
+        """Its exit code; minus the number of the signal that ended it."""
+        return self._ask({"wait": pid})
+
+    def run(self, folder: Path, *words: str) -> str:
+        """What a command that ends well prints."""
+        code = self.wait(self.start(folder, *words))
+        text = (folder / "output.txt").read_text()
+        assert code == 0, text
+        return text
+
+    def _ask(self, request: dict) -> int:
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+
+def _serve() -> None:
+    import nala_platform.experiment
+    import nala_platform.models.language
+    import nala_platform.models.segmenter
+    import nala_platform.models.upscaler
+    from nala_platform.data import bluemarble, digits, photos, pydocs  # noqa: F401
+    from nala_platform.tasks import (  # noqa: F401
+        classification,
+        language_modeling,
+        segmentation,
+        super_resolution,
+    )
+
+    print("ready", flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "wait" in request:
+            answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
+        elif (answer := os.fork()) == 0:
+            _become_nala(**request)
+        print(answer, flush=True)
+
+
+def _become_nala(words: list[str], folder: str, output: str) -> None:
+    code = 1
+    try:
+        os.setsid()  # so that a test can kill it and its children together
+        os.chdir(folder)
+        handle = os.open(output, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+        for stream in (1, 2):
+            os.dup2(handle, stream)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        sys.argv = [str(Path(sys.executable).with_name("nala")), *words]
+        from nala_platform.cli import main
+
+        main()
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    _serve()
