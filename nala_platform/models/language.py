@@ -16,6 +16,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from nala_platform.attention import ATTENTION
+from nala_platform.attention.precision import widen
 from nala_platform.attention.recurrent import nala_step
 from nala_platform.attention.rotary import rotate
 from nala_platform.attention.signature import Rope
@@ -91,8 +92,8 @@ class CausalMixer(nn.Module):
         attend: Any = partial(ATTENTION[self.attention], key_padding_mask=hidden_BM, **self.options)
         if new == 1 and self.attention == "softmax":
             # rotated here, since one pair of tables for queries and keys needs as many of both
-            query = rotate(query, (rope_MD[0][-1:], rope_MD[1][-1:])).to(value.dtype)
-            return attend(query, rotate(key, rope_MD).to(value.dtype), value)
+            query = rotate(widen(query), (rope_MD[0][-1:], rope_MD[1][-1:])).to(value.dtype)
+            return attend(query, rotate(widen(key), rope_MD).to(value.dtype), value)
         earlier = key.shape[2] - new
         every_BHMD = F.pad(query, (0, 0, earlier, 0))  # the causal form needs as many queries as keys
         return attend(every_BHMD, key, value, rope=rope_MD, is_causal=True)[:, :, earlier:]
@@ -146,7 +147,6 @@ class NaLaForCausalLM(PreTrainedModel, GenerationMixin):
         config.check()
         super().__init__(config)
         self.vocab_size = config.vocab_size
-        self.vocab_size = config.vocab_size
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(LanguageBlock(config, index) for index in range(config.num_hidden_layers))
@@ -194,6 +194,18 @@ class NaLaForCausalLM(PreTrainedModel, GenerationMixin):
         loss = None if labels is None else self.loss_function(logits, labels, vocab_size=self.vocab_size, **kwargs)
         return CausalLMOutputWithPast(loss=loss, logits=logits, cache=cache)
 
+    def generate(self, inputs: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Hugging Face's, for prompts padded at either side: new tokens stand last in each row.
+
+        What it adds to stands at the end, so padding at the right is moved to the left first.
+        """
+        prompt, mask = kwargs.pop("input_ids", inputs), kwargs.get("attention_mask")
+        if prompt is not None and mask is not None and prompt.shape == mask.shape:
+            place_BN = _left_padded(mask)
+            prompt, kwargs["attention_mask"] = prompt.gather(1, place_BN), mask.gather(1, place_BN)
+        base: Any = super()  # its own type asks for attributes that this model has no use for
+        return base.generate(prompt, *args, **kwargs)
+
     def _encode(self, x_BNC: Tensor, attention_mask: Tensor | None, cache: Cache | None) -> Tensor:
         total = x_BNC.shape[1] + (0 if cache is None else cache.get_seq_length())
         if attention_mask is not None and attention_mask.shape != (x_BNC.shape[0], total):
@@ -210,6 +222,13 @@ class NaLaForCausalLM(PreTrainedModel, GenerationMixin):
         return self.norm(x_BNC)
 
 
+def _left_padded(mask_BN: Tensor) -> Tensor:
+    """Where each row's tokens come from if its padding at the right is to stand at the left, (B, N)."""
+    trailing_B1 = (mask_BN.flip(1).cumsum(1) == 0).sum(1, keepdim=True)
+    place_N = torch.arange(mask_BN.shape[1], device=mask_BN.device)
+    return (place_N - trailing_B1) % mask_BN.shape[1]
+
+
 def causal_lm(
     size: str = "nano",
     vocab_size: int = 2048,
@@ -217,6 +236,7 @@ def causal_lm(
     dropout: float = 0.0,
     alpha_range: tuple[float, float] = (1.5, 4.5),
     alpha_gate: str = "tanh",
+    key_power: float = 3.0,
     direction: str = "split",
     tie_word_embeddings: bool = True,
 ) -> nn.Module:
@@ -229,6 +249,7 @@ def causal_lm(
             dropout=dropout,
             alpha_range=alpha_range,
             alpha_gate=alpha_gate,
+            key_power=key_power,
             direction=direction,
             tie_word_embeddings=tie_word_embeddings,
         )

@@ -1,13 +1,16 @@
 """The language model: pieces, padding, beams, files."""
 
+import copy
 import subprocess
 import sys
 
 import pytest
 import torch
+from safetensors import safe_open
 
 from nala_platform.errors import UserError
 from nala_platform.models.language import NaLaConfig, NaLaForCausalLM
+from nala_platform.models.language_cache import StateLayer
 
 SMALL = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48}
 QUIET = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None}
@@ -23,15 +26,37 @@ def tokens(batch, length):
     return torch.randint(1, 50, (batch, length), generator=torch.Generator().manual_seed(1))
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("piece", [1, 7, 64])
-def test_prefill_in_pieces_is_one_pass(model, piece):
-    whole, cache, parts = model(tokens(2, 70)).logits, None, []
-    for part in tokens(2, 70).split(piece, dim=1):
+def pieces(model, ids, widths):
+    """Logits of tokens given to the model in pieces, each with the cache of the ones before."""
+    cache, parts = None, []
+    for part in ids.split(widths, dim=1):
         out = model(part, cache=cache, use_cache=True)
         cache = out.cache
         parts.append(out.logits)
-    torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-4, rtol=1e-4)
+    return torch.cat(parts, 1)
+
+
+PIECES = pytest.mark.parametrize("widths", [1, 7, 64, [30, 100], [64, 65, 1]], ids=str)
+
+
+@torch.no_grad()
+@PIECES
+def test_prefill_in_pieces_is_one_pass(model, widths):
+    ids = tokens(2, 130)
+    torch.testing.assert_close(pieces(model, ids, widths), model(ids).logits, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+@PIECES
+def test_prefill_in_pieces_is_one_pass_in_half_precision(model, widths):
+    # The logits spread by 0.11. A recurrent state is float32, so one unit in the last place of a bfloat16 remains;
+    # of softmax the kernels for many queries and for one round differently.
+    bound = 0.015 if model.config.attention == "softmax" else 0.002
+    ids = tokens(2, 130)
+    exact = copy.deepcopy(model).bfloat16().double()(ids).logits
+    whole, found = model.bfloat16()(ids).logits.double(), pieces(model, ids, widths).double()
+    assert float((found - whole).abs().max()) <= bound
+    assert float((found - exact).abs().max()) <= 1.1 * float((whole - exact).abs().max())
 
 
 @torch.no_grad()
@@ -47,23 +72,56 @@ def test_padding_changes_no_logit(model, batch, side):
 
 
 @torch.no_grad()
-def test_left_padded_prompts_are_continued_as_when_alone(model):
-    prompts = [tokens(1, 4), tokens(1, 9)]
-    alone = [model.generate(prompt, max_new_tokens=6, **QUIET)[0, -6:] for prompt in prompts]
-    batch = torch.cat([torch.nn.functional.pad(prompt, (9 - prompt.shape[1], 0)) for prompt in prompts])
-    together = model.generate(batch, attention_mask=(batch > 0).long(), max_new_tokens=6, **QUIET)[:, -6:]
-    assert torch.equal(together, torch.stack(alone))
+@pytest.mark.parametrize("lengths", [(4,), (9, 4, 1)], ids=str)
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_padded_prompts_are_continued_as_when_alone(model, lengths, side, beams):
+    prompts = [tokens(1, length) for length in lengths]
+    options = {"max_new_tokens": 6, "num_beams": beams, **QUIET}
+    alone = [model.generate(prompt, **options)[0, -6:] for prompt in prompts]
+
+    def padded(row, value):
+        room = max(lengths) + 2 - row.shape[1]
+        return torch.nn.functional.pad(row, (room, 0) if side == "left" else (0, room), value=value)
+
+    # padding is what the mask says, not what the token is
+    batch = torch.cat([padded(prompt, 7) for prompt in prompts])
+    mask = torch.cat([padded(torch.ones_like(prompt), 0) for prompt in prompts])
+    assert torch.equal(model.generate(batch, attention_mask=mask, **options)[:, -6:], torch.stack(alone))
+    named = model.generate(input_ids=batch, attention_mask=mask, **options)
+    assert torch.equal(named[:, -6:], torch.stack(alone))
 
 
 @torch.no_grad()
-def test_beams_are_reordered_as_scoring_by_full_forward(model):
-    options = {"max_new_tokens": 8, "num_beams": 3, "return_dict_in_generate": True, "output_scores": True, **QUIET}
-    found = model.generate(tokens(2, 6), num_return_sequences=3, **options)
+def test_beams_are_reordered_as_scoring_by_full_forward(model, monkeypatch):
+    reordered = []
+    reorder = StateLayer.reorder_cache
+    monkeypatch.setattr(
+        StateLayer, "reorder_cache", lambda layer, beams: (reordered.append(beams.tolist()), reorder(layer, beams))
+    )
+    options = {"max_new_tokens": 12, "num_beams": 3, "return_dict_in_generate": True, "output_scores": True, **QUIET}
+    prompt = tokens(2, 6)
+    found = model.generate(prompt, num_return_sequences=3, **options)
+    # else the test would say nothing
+    assert model.config.attention != "nala" or any(beams != list(range(6)) for beams in reordered)
     logits = model(found.sequences[:, :-1]).logits.log_softmax(-1)
-    score = logits.gather(2, found.sequences[:, 1:, None])[:, 5:, 0].sum(1) / 8  # length penalty 1: over new tokens
-    torch.testing.assert_close(found.sequences_scores, score, atol=1e-4, rtol=1e-4)
-    slow = model.generate(tokens(2, 6), num_return_sequences=3, use_cache=False, **options)
-    assert torch.equal(found.sequences, slow.sequences)
+    score = logits.gather(2, found.sequences[:, 1:, None])[:, 5:, 0].sum(1) / 12  # length penalty 1: over new tokens
+    torch.testing.assert_close(found.sequences_scores, score, atol=1e-5, rtol=1e-5)
+    for row, ids in enumerate(prompt):
+        expected = beam_search(model, ids.tolist(), beams=3, new_tokens=12)
+        assert found.sequences[3 * row : 3 * row + 3].tolist() == expected
+
+
+def beam_search(model, prompt, *, beams, new_tokens):
+    """The best continuations, best first, each step scored by a full forward of each beam alone."""
+    best = [(0.0, prompt)]
+    for _ in range(new_tokens):
+        longer = []
+        for score, ids in best:
+            step = model(torch.tensor([ids])).logits[0, -1].log_softmax(-1)
+            longer += [(score + float(step[token]), [*ids, token]) for token in range(len(step))]
+        best = sorted(longer, reverse=True)[:beams]
+    return [ids for _, ids in best]
 
 
 @torch.no_grad()
@@ -87,7 +145,8 @@ def test_saved_and_read_again_bit_equal(tmp_path, tied):
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True)
     read = torch.load(tmp_path / "s.pt")
-    assert (tmp_path / "model.safetensors").is_file()
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert {"embed.weight", "lm_head.weight"} - set(file.keys()) == ({"lm_head.weight"} if tied else set())
     assert all(torch.equal(value, read[name]) for name, value in model.state_dict().items())
     again = NaLaForCausalLM.from_pretrained(tmp_path)
     assert (again.lm_head.weight is again.embed.weight) is tied
