@@ -151,11 +151,10 @@ def _enter(trainer: Trainer, position: Position) -> None:
     """Tell Lightning's loops, restored from counters that `_settle` made, how to begin."""
     fit, epoch = trainer.fit_loop, trainer.fit_loop.epoch_loop
     fit._restarting = False  # the epoch begins as any other: its start hooks run, its end steps the schedules
-    if position.batch == 0:
-        epoch._restarting = False
-        return
+    epoch._restarting, epoch.val_loop._restarting = position.batch > 0, position.validating
+    epoch.update_restart_stage()
     fetcher = fit._data_fetcher
-    if not position.validating and fetcher is not None and epoch._should_check_val_fx(fetcher):
+    if epoch.restarting and not position.validating and fetcher is not None and epoch._should_check_val_fx(fetcher):
         # Lightning will pass by the validation that came before this position, and count one step too many on its way
         epoch._batches_that_stepped -= 1
 

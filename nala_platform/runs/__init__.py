@@ -1,0 +1,40 @@
+"""Runs on disk: folders, whole files, checkpoints, and what changed since a run was stopped.
+
+Light: importing this loads no torch; `checkpoint_file` and `verify`, which do, are imported by name.
+"""
+
+from nala_platform.runs.files import versions, write_atomic, write_json
+from nala_platform.runs.folder import (
+    BEST,
+    CHECKPOINTS,
+    CONFIG,
+    LAST,
+    METRICS,
+    PREVIOUS,
+    SUMMARY,
+    WEIGHTS,
+    Run,
+    find_folder,
+    find_run,
+    new_folder,
+    take_folder,
+)
+
+__all__ = [
+    "BEST",
+    "CHECKPOINTS",
+    "CONFIG",
+    "LAST",
+    "METRICS",
+    "PREVIOUS",
+    "SUMMARY",
+    "WEIGHTS",
+    "Run",
+    "find_folder",
+    "find_run",
+    "new_folder",
+    "take_folder",
+    "versions",
+    "write_atomic",
+    "write_json",
+]
