@@ -254,8 +254,9 @@ def _make_paths_absolute(data: Namespace) -> None:
     """So that a run can be scored again from any folder."""
     for key, value in list(data.items(branches=False)):
         name = key.split(".")[-1]
-        # a tokenizer may be a folder, or a name
-        if isinstance(value, str) and (name in PATH_KEYS or (name == "tokenizer" and Path(value).is_dir())):
+        # a tokenizer may be a folder or a name
+        folder = name == "tokenizer" and value not in ("bpe", "bytes") and Path(str(value)).is_dir()
+        if isinstance(value, str) and (name in PATH_KEYS or folder):
             data[key] = str(Path(value).expanduser().absolute())
 
 

@@ -26,6 +26,9 @@ class LanguageModelingTask(Task):
         new_tokens: that ``predict`` adds to a prompt.
         temperature: of its sampling; 0 takes the most likely token.
         top_k: it samples from so many of the most likely tokens.
+
+    Attributes:
+        streamer: what ``predict`` tells each token as it comes (Hugging Face's ``BaseStreamer``), or None.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class LanguageModelingTask(Task):
                 raise UserError(f"model.{key} is {value}: it must be {least} or more")
         super().__init__(network=network, optimizer=optimizer, schedule=schedule, scores=LanguageScores())
         self.new_tokens, self.temperature, self.top_k = new_tokens, temperature, top_k
+        self.streamer: Any = None
         self.save_hyperparameters(ignore=["network", "optimizer", "schedule"])
 
     def step(self, batch: dict[str, Any]) -> Step:
@@ -53,15 +57,21 @@ class LanguageModelingTask(Task):
         return Step(nats.sum() / count, nats, batch["bytes"], count)
 
     def predict(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """``{"name": list of prompts, "tokens": (1, T + new) int64}``, the prompt's included."""
+        """``{"name": list of prompts, "tokens": (1, T + new) int64}``, the prompt's included.
+
+        Where the batch has an ``eos``, the text ends there, that token included.
+        """
         sampled = self.temperature > 0
-        options = {"temperature": self.temperature, "top_k": self.top_k} if sampled else {}
+        options: dict[str, Any] = {"temperature": self.temperature, "top_k": self.top_k} if sampled else {}
+        if "eos" in batch:
+            options["eos_token_id"] = int(batch["eos"])
         tokens = cast(Any, self.network).generate(
             batch["tokens"],
             attention_mask=batch["tokens"].new_ones(batch["tokens"].shape),
             max_new_tokens=self.new_tokens,
             do_sample=sampled,
             pad_token_id=0,
+            streamer=self.streamer,
             **options,
         )
         return {"name": batch["name"], "tokens": tokens}

@@ -23,12 +23,12 @@ class PromptData(DataModule):
         predict_path: a file with a prompt in each line; not together with ``prompt``.
     """
 
-    def __init__(self, tokenizer: str, prompt: str | None = None, predict_path: str | None = None) -> None:
+    def __init__(self, tokenizer: str, prompt: str = "", predict_path: str | None = None) -> None:
         super().__init__(batch_size=1, eval_batch_size=1, predict_batch_size=1, num_workers=0, seed=None)
-        if prompt is not None and predict_path is not None:
+        if prompt and predict_path is not None:
             raise UserError("data.prompt and data.predict_path cannot both say what to continue: leave one out")
         self.tokenizer = load_tokenizer(tokenizer)
-        self.prompts = [prompt or ""] if predict_path is None else _lines(Path(predict_path).expanduser())
+        self.prompts = [prompt] if predict_path is None else _lines(Path(predict_path).expanduser())
 
     def items(self, split: Split) -> Dataset[Sample]:
         """See `DataModule.items`; there is nothing to train on or to score."""

@@ -6,15 +6,18 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
+from nala_platform.data import continuation
 from nala_platform.data.base import DataModule, Split
 from nala_platform.data.corpus import Corpus
 from nala_platform.data.loader import Sample
 from nala_platform.data.pydocs import unigram
 from nala_platform.data.token_cache import default_folder
-from nala_platform.data.token_store import TokenStore
+from nala_platform.data.token_store import Head, TokenStore
 from nala_platform.data.tokenizer import BPE_SIZE, make_tokenizer
-from nala_platform.data.tokens import Blocks, Prompts
+from nala_platform.data.tokens import Blocks, Prompts, Stream
 from nala_platform.errors import UserError
+
+HEAD = 1 << 22  # tokens of the test part that items of multiple choice are taken from
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,8 @@ class TextData(DataModule):
         root: the file or folder.
         tokenizer: ``bpe``, a byte-level BPE trained on the training part; ``bytes``; else a folder with a Hugging Face
             tokenizer, or a name on the hub.
-        vocab_size: of ``bpe``, 257 or more, 2048 if left out; others bring their own.
+        vocab_size: tokens that the model knows. ``bpe`` is trained to have as many, 257 or more, 2048 if left out; for
+            others it is their own number if left out, and may be larger.
         context: tokens of a block.
         stride: tokens that each block of validation and test adds; ``None``: the context, so blocks do not overlap.
         batch_size: blocks, of one process.
@@ -55,6 +59,8 @@ class TextData(DataModule):
     Raises:
         UserError: nothing there, files or rows that cannot be read, a setting out of range.
     """
+
+    rest = "kept"  # every token is trained on in every epoch
 
     def __init__(
         self,
@@ -77,9 +83,9 @@ class TextData(DataModule):
         self.cache = default_folder() if source.cache_dir is None else Path(source.cache_dir).expanduser()
         self.corpus = Corpus(Path(root).expanduser(), source.text_column)
         self.tokenizer = make_tokenizer(tokenizer, vocab_size, self.corpus, self.cache)
-        self.vocab_size = len(self.tokenizer)
-        if tokenizer == "bpe":  # a small text may have fewer merges than asked for; the model need not know
-            self.vocab_size = max(self.vocab_size, BPE_SIZE if vocab_size is None else vocab_size)
+        # a small text may have fewer merges than were asked for: the model need not know
+        wanted = BPE_SIZE if tokenizer == "bpe" and vocab_size is None else vocab_size or 0
+        self.vocab_size = max(len(self.tokenizer), wanted)
         self._store: TokenStore | None = None
 
     @property
@@ -109,12 +115,21 @@ class TextData(DataModule):
             else f"{self.tokenizer_name}, {len(self.tokenizer)} tokens",
             "context": self.context,
             "stride": self.stride,
+            "continuation4": f"{continuation.PROTOCOL}; from the first {HEAD} tokens",
         }
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """Unigram frequencies of the training part."""
-        test = self.store.stream("test" if self.corpus.has_test else "val")
-        return {"unigram": unigram(self.store.stream("train"), test, len(self.tokenizer))}
+        """Unigram frequencies of the training part, and chance."""
+        found = unigram(self.store.stream("train"), self._tested(), len(self.tokenizer))
+        chance = {f"continuation4_{score}": 1 / continuation.CHOICES for score in ("pmi", "norm")}
+        return {"unigram": found, "chance": chance}
+
+    def continuations(self) -> continuation.Items | None:
+        """Multiple choice from the test part."""
+        return continuation.continuation4(Head(self._tested(), HEAD), self.tokenizer.eos_token_id)
+
+    def _tested(self) -> Stream:
+        return self.store.stream("test" if self.corpus.has_test else "val")
 
     def _counted(self) -> list[str]:
         return list(self.store.facts["train"])

@@ -31,6 +31,13 @@ class MappedStream(Stream):
         return MappedStream, self._files
 
 
+class Head(Stream):
+    """The beginning of another stream, up to ``tokens`` of it, in memory as int64."""
+
+    def __init__(self, stream: Stream, tokens: int) -> None:
+        self.token_S, self.bytes_S = (part[:tokens].astype(np.int64) for part in (stream.token_S, stream.bytes_S))
+
+
 class TokenStore:
     """The streams of a corpus's parts, made once and kept in ``cache``.
 

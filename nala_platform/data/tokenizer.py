@@ -23,7 +23,7 @@ def make_tokenizer(name: str, vocab_size: int | None, corpus: Corpus, cache: Pat
     Args:
         name: ``bpe``, a byte-level BPE trained on the corpus's training part; ``bytes``, the 256 bytes and eos;
             anything else is a folder that ``save_pretrained`` has written, or a name on the hub.
-        vocab_size: of ``bpe``; None: 2048. With another tokenizer it must be that one's, or None.
+        vocab_size: of ``bpe``; None: 2048. Another tokenizer must have no more tokens than that.
         corpus: read for ``bpe`` alone.
         cache: where the trained one is kept.
 
@@ -33,7 +33,7 @@ def make_tokenizer(name: str, vocab_size: int | None, corpus: Corpus, cache: Pat
     if name == "bpe":
         return _trained(BPE_SIZE if vocab_size is None else vocab_size, corpus, cache)
     tokenizer = train_bpe([], BYTES_SIZE) if name == "bytes" else load_tokenizer(name)
-    if vocab_size not in (None, len(tokenizer)):
+    if vocab_size is not None and vocab_size < len(tokenizer):
         raise UserError(
             f"data.vocab_size is {vocab_size}, but the tokenizer {name} has {len(tokenizer)} tokens: leave it out"
         )

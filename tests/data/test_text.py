@@ -208,13 +208,18 @@ def test_a_saved_tokenizer_says_what_the_trained_one_says(tmp_path: Path):
 def test_a_small_text_with_few_merges_fits_the_model_that_was_asked_for(tmp_path: Path):
     module = data(tree(tmp_path / "a", texts={"train": ["ab"], "val": ["ab"]}), vocab_size=2048)
     assert module.vocab_size == 2048 and len(module.tokenizer) < 300
+    padded = data(tmp_path / "a", tokenizer="bytes", vocab_size=320)
+    assert padded.vocab_size == 320 and len(padded.tokenizer) == 257
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"vocab_size": 256}, "data.vocab_size is 256"),
-        ({"tokenizer": "bytes"}, "data.vocab_size is 270, but the tokenizer bytes has 257 tokens: leave it out"),
+        (
+            {"tokenizer": "bytes", "vocab_size": 200},
+            "data.vocab_size is 200, but the tokenizer bytes has 257 tokens: leave it out",
+        ),
         ({"context": 0}, "data.context is 0"),
         ({"tokenizer": "./nowhere"}, "no folder './nowhere'"),
         ({"text_column": "body"}, r"line 1: no 'body' \(there: text\)"),
