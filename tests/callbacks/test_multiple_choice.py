@@ -1,6 +1,11 @@
 """Multiple choice as it is scored, against full forwards one by one in numpy."""
 
+import json
+import re
+import subprocess
+import sys
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -113,3 +118,20 @@ def test_the_batch_size_changes_nothing_and_shares_add_up():
 def test_a_text_without_items_is_said(capsys: pytest.CaptureFixture[str]):
     assert score(tiny("nala"), None) == {}
     assert "too short" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_two_processes_score_each_item_once(tmp_path: Path):
+    def nala(*words: str) -> Path:
+        command = [str(Path(sys.executable).with_name("nala")), *words, "--trainer.accelerator", "cpu"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return tmp_path / re.findall(r"run folder: (\S+)", done.stdout)[-1]
+
+    def scores(folder: Path) -> dict[str, float]:
+        found = json.loads((folder / "summary.json").read_text())["metrics"]
+        return {name: value for name, value in found.items() if "continuation4" in name}
+
+    run = nala("fit", "--task", "lm", "--config", "smoke", "--trainer.devices", "1")
+    shared = nala("test", str(run), "--trainer.devices", "2", "--trainer.strategy", "ddp")
+    assert scores(run) == scores(shared) and len(scores(run)) == 6
