@@ -1,7 +1,6 @@
 """A picture of how a run went."""
 
 import csv
-from io import BytesIO
 from pathlib import Path
 from statistics import median
 
@@ -9,7 +8,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from nala_platform.runs import METRICS, write_atomic
+from nala_platform.callbacks.files import save_figure
+from nala_platform.runs import METRICS
 
 Series = tuple[list[float], list[float]]
 
@@ -43,9 +43,7 @@ def draw_curves(table: Path, picture: Path, metrics: list[str]) -> None:
     _panel(loss, rows, {"train/loss_step": "train", "val/loss": "validation"}, "loss")
     _panel(score, rows, {name: name for name in _of_one_size(rows, metrics)}, "validation score")
     _panel(rate, rows, {"lr": "learning rate"}, "learning rate")
-    buffer = BytesIO()
-    figure.savefig(buffer, dpi=110, format="png")
-    write_atomic(picture, buffer.getvalue())
+    save_figure(figure, picture)
 
 
 def _of_one_size(rows: list[dict[str, str]], metrics: list[str]) -> list[str]:

@@ -4,7 +4,6 @@ Shapes: B batch, C channels or classes, H W pixels.
 """
 
 import math
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from torch import Tensor
 
-from nala_platform.runs import write_atomic
+from nala_platform.callbacks.files import save_figure
 
 Palette = tuple[tuple[int, int, int], ...]
 
@@ -79,7 +78,7 @@ class ClassificationPictures(Callback):
             axes.set_title(title, fontsize=8, color="black" if predicted == true else "crimson")
         for axes in figure.axes:
             axes.axis("off")
-        _save(figure, Path(trainer.default_root_dir) / "predictions.png")
+        save_figure(figure, Path(trainer.default_root_dir) / "predictions.png")
 
 
 class SegmentationPictures(Callback):
@@ -138,10 +137,4 @@ class SegmentationPictures(Callback):
         figure.legend(
             handles=handles, loc="outside lower center", ncols=min(7, len(handles)), frameon=False, fontsize=9
         )
-        _save(figure, Path(trainer.default_root_dir) / "predictions.png")
-
-
-def _save(figure: Figure, path: Path) -> None:
-    buffer = BytesIO()
-    figure.savefig(buffer, dpi=110, format="png")
-    write_atomic(path, buffer.getvalue())
+        save_figure(figure, Path(trainer.default_root_dir) / "predictions.png")

@@ -12,6 +12,7 @@ import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 from PIL import Image
 
+from nala_platform.callbacks.files import ImageFiles
 from nala_platform.callbacks.pictures import colourise, displayable
 from nala_platform.errors import UserError
 
@@ -54,6 +55,7 @@ class SegmentationPNG(Callback):
     """Writes two files an image: ``<stem>.png``, class indices with the palette, and ``<stem>_overlay.png``.
 
     The index file is a palette PNG: a viewer shows colours, a program that opens it reads the class of each pixel.
+    `ImageFiles` tells where they lie.
 
     Args:
         opacity: of the colours over the image, in (0, 1].
@@ -62,7 +64,7 @@ class SegmentationPNG(Callback):
     def __init__(self, opacity: float = 0.5) -> None:
         super().__init__()
         self.opacity = opacity
-        self._written: set[str] = set()
+        self._files = ImageFiles()
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse what a palette PNG cannot hold."""
@@ -81,20 +83,11 @@ class SegmentationPNG(Callback):
             index_HW = mask.cpu().numpy().astype(np.uint8)
             picture = Image.fromarray(index_HW)
             picture.putpalette(flat)
-            stem = self._stem(folder, name)
-            picture.save(f"{stem}.png")
+            index_path, overlay_path = self._files.take(folder, name, (".png", "_overlay.png"))
+            picture.save(index_path)
             pixels = displayable(image, data.mean, data.std)
             blend = pixels * (1 - self.opacity) + colourise(index_HW, data.palette) * self.opacity
-            Image.fromarray(blend.round().astype(np.uint8)).save(f"{stem}_overlay.png")
-
-    def _stem(self, folder: Path, name: str) -> str:
-        """Where the two files of an image go: through the folders of its name; with its suffix if a.jpg met a.png."""
-        stem = folder / Path(name).with_suffix("")
-        if {f"{stem}.png", f"{stem}_overlay.png"} & self._written:
-            stem = folder / name
-        stem.parent.mkdir(parents=True, exist_ok=True)
-        self._written |= {f"{stem}.png", f"{stem}_overlay.png"}
-        return str(stem)
+            Image.fromarray(blend.round().astype(np.uint8)).save(overlay_path)
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say where the result is."""

@@ -3,7 +3,6 @@
 Shapes: B batch, H W pixels of the small image, S scale.
 """
 
-from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +13,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
+from nala_platform.callbacks.files import ImageFiles, save_figure
 from nala_platform.metrics import SuperResolutionScores
-from nala_platform.runs import write_atomic
 
 ERROR_RANGE = 48  # of 255; above it the error picture is white
 
@@ -86,17 +85,16 @@ class SuperResolutionPictures(Callback):
                 axes.axis("off")
             figure.colorbar(scale, ax=line[3], fraction=0.05)
         figure.suptitle("PSNR on Y of the whole images", fontsize=9)
-        buffer = BytesIO()
-        figure.savefig(buffer, dpi=130, format="png")
-        write_atomic(Path(trainer.default_root_dir) / "predictions.png", buffer.getvalue())
+        save_figure(figure, Path(trainer.default_root_dir) / "predictions.png", dpi=130)
 
 
 class SuperResolutionPNG(Callback):
-    """Writes ``<stem>_x<S>.png`` of each image that ``predict`` enlarges, in the folders of its name."""
+    """Writes ``<stem>_x<S>.png`` of each image that ``predict`` enlarges; `ImageFiles` tells where."""
 
     def __init__(self) -> None:
         super().__init__()
         self._count = 0
+        self._files = ImageFiles()
 
     def on_predict_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
@@ -104,8 +102,7 @@ class SuperResolutionPNG(Callback):
         """Write the pictures of a batch."""
         for name, small, image in zip(outputs["name"], batch["image"], outputs["image"], strict=True):
             scale = image.shape[-1] // small.shape[-1]
-            path = Path(trainer.default_root_dir) / Path(name).parent / f"{Path(name).stem}_x{scale}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
+            [path] = self._files.take(Path(trainer.default_root_dir), name, (f"_x{scale}.png",))
             Image.fromarray(image.permute(1, 2, 0).cpu().numpy()).save(path)
             self._count += 1
 

@@ -14,12 +14,12 @@ def test_predictions_are_written_under_their_names(tmp_path: Path, capsys):
     trainer = SimpleNamespace(default_root_dir=str(tmp_path), is_global_zero=True)
     image = torch.randint(0, 256, (1, 3, 9, 12), dtype=torch.uint8)
     callback = SuperResolutionPNG()
-    for name in ("a.jpg", "deep/b.png"):
+    for name in ("a.jpg", "deep/b.png", "a.png"):
         outputs = {"name": [name], "image": image}
         callback.on_predict_batch_end(trainer, None, outputs, {"image": torch.zeros(1, 3, 3, 4)}, 0)
     callback.on_predict_end(trainer, None)
-    assert "2 enlarged images" in capsys.readouterr().out
-    for path in (tmp_path / "a_x3.png", tmp_path / "deep" / "b_x3.png"):
+    assert "3 enlarged images" in capsys.readouterr().out
+    for path in (tmp_path / "a_x3.png", tmp_path / "deep" / "b_x3.png", tmp_path / "a.png_x3.png"):
         assert np.array_equal(np.asarray(Image.open(path)), image[0].permute(1, 2, 0).numpy())
 
 

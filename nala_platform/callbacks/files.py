@@ -1,0 +1,36 @@
+"""What callbacks write for a person: figures, and files named after the images they are of."""
+
+from io import BytesIO
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from nala_platform.runs import write_atomic
+
+
+def save_figure(figure: Figure, path: Path, dpi: int = 110) -> None:
+    """Write ``figure`` as a whole PNG file, or nothing."""
+    buffer = BytesIO()
+    figure.savefig(buffer, dpi=dpi, format="png")
+    write_atomic(path, buffer.getvalue())
+
+
+class ImageFiles:
+    """Places for the files of each predicted image that no other image's files take, within one process."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def take(self, folder: Path, name: str, endings: tuple[str, ...]) -> list[Path]:
+        """One path an ending, through the folders of ``name``, which are made.
+
+        ``deep/a.jpg`` becomes ``deep/a<ending>``; with its suffix, ``deep/a.png<ending>``, where another image, such as
+        ``deep/a.jpg``, has taken one of those.
+        """
+        for stem in (folder / Path(name).with_suffix(""), folder / name):
+            paths = [f"{stem}{ending}" for ending in endings]
+            if not self._taken & set(paths):
+                break
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        self._taken |= set(paths)
+        return [Path(path) for path in paths]
