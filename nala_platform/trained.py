@@ -3,14 +3,12 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 import yaml
-from jsonargparse import ArgumentParser
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from jsonargparse import ArgumentError, ArgumentParser
 from torch import Tensor, nn
 
 from nala_platform.errors import UserError
+from nala_platform.models.checkpoint import read_weights
 from nala_platform.runs import CHECKPOINTS, WEIGHTS, find_run
 
 TOKENIZER = "tokenizer"
@@ -70,15 +68,15 @@ def _build(config: dict[str, Any], path: Path) -> nn.Module:
         raise UserError(f"{path} describes no model.network") from error
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--network", type=nn.Module)
-    return parser.instantiate(parser.parse_object({"network": described})).network
+    try:
+        return parser.instantiate(parser.parse_object({"network": described})).network
+    except ArgumentError as error:
+        raise UserError(f"{path}, model.network: {' '.join(str(error).split())}") from error
 
 
 def _state(weights: Path) -> dict[str, Tensor]:
+    state = read_weights(weights)
     if weights.name == WEIGHTS:
-        try:
-            return load_file(weights)
-        except SafetensorError as error:
-            raise UserError(f"{weights} is damaged: {error}") from error
-    prefix = "network."
-    state = torch.load(weights, map_location="cpu", weights_only=True)["state_dict"]
+        return state
+    prefix = "network."  # where the task keeps it
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}

@@ -41,7 +41,7 @@ ARROWS = {
     "experiment": {"argv", "runs", "errors", "failures", "notices", "parse_errors", "resumption", "callbacks"},
     "arguments": {"errors"},
     "prompting": {"arguments", "errors", "runs"},
-    "trained": {"errors", "runs"},
+    "trained": {"errors", "models", "runs"},
     "evaluate": {"arguments", "errors", "runs", "trained"},
     "export": {"arguments", "errors", "runs", "trained"},
     "cli": {"argv", "errors", "evaluate", "experiment", "export", "prompting"},

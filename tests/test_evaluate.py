@@ -203,7 +203,11 @@ def test_weights_that_do_not_fit_are_named(pictures_run: Path):
     with pytest.raises(UserError, match=r"does not fit .*config.yaml: .*bias"):
         load_network(str(pictures_run))
     weights.write_bytes(b"short")
-    with pytest.raises(UserError, match="is damaged"):
+    with pytest.raises(UserError, match=r"safetensors cannot be read"):
+        load_network(str(pictures_run))
+    config = pictures_run / "config.yaml"
+    config.write_text(config.read_text().replace("torch.nn.Linear", "mine.Net"))
+    with pytest.raises(UserError, match=r"model.network: .*No module named 'mine'"):
         load_network(str(pictures_run))
 
 
