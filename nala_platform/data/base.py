@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import Dataset
 
-from nala_platform.data.loader import Guarded, Loader, Sample, collate
+from nala_platform.data.loader import Guarded, Loader, Sample, collate, outlive_signals
 from nala_platform.data.order import EvalOrder, Rest, TrainOrder
 from nala_platform.errors import UserError
 
@@ -132,6 +132,7 @@ class DataModule(LightningDataModule, ABC):
             persistent_workers=self.num_workers > 0,
             pin_memory=torch.cuda.is_available(),
             collate_fn=collate,
+            worker_init_fn=outlive_signals,
             # without its own generator, each pass over a loader would draw from, and so shift, the one of the dropout
             generator=torch.Generator().manual_seed(self.seed),
         )

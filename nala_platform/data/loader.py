@@ -6,6 +6,7 @@ value, and the loader raises it in the main process.
 Shapes: C channels, H W pixels.
 """
 
+import signal
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from nala_platform.data.order import Draw
 from nala_platform.errors import UserError
 
 Sample = dict[str, Any]
+PATIENCE = 30  # seconds
 
 
 class Failure(NamedTuple):
@@ -59,6 +61,17 @@ def collate(samples: list[Sample | Failure]) -> Sample | Failure:
             "do not fit in one batch: set --data.eval_batch_size 1"
         )
     return default_collate(good)
+
+
+def outlive_signals(worker: int) -> None:
+    """In a loader's worker: a signal to the whole group, such as Ctrl-C, is the main process's to heed.
+
+    That one finishes its step and saves, for which it may need one more batch; a worker that died at once would take it
+    down. After `PATIENCE` seconds a worker leaves all the same, and at once when the main process has gone.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(PATIENCE))
 
 
 class Loader(DataLoader[Any]):

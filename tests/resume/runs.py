@@ -8,7 +8,7 @@ import torch
 
 COMMON = (
     *("--trainer.max_epochs", "3", "--trainer.limit_train_batches", "5", "--trainer.limit_val_batches", "2"),
-    *("--trainer.limit_test_batches", "1", "--trainer.log_every_n_steps", "1", "--checkpoint.every_n_steps", "2"),
+    *("--trainer.limit_test_batches", "1", "--trainer.log_every_n_steps", "1", "--checkpoint.every_n_steps", "1"),
     *("--trainer.accelerator", "cpu", "--trainer.num_sanity_val_steps", "0"),
 )
 # dropout and drop path are on in each, so the random generators count

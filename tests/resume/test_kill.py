@@ -1,5 +1,6 @@
 """Kill it anywhere, resume it, and the result is the one there would have been."""
 
+import contextlib
 import os
 import random
 import signal
@@ -9,24 +10,51 @@ from pathlib import Path
 import pytest
 from runs import TASKS, assert_same, words
 
+from nala_platform.errors import UserError
+from nala_platform.runs.checkpoint_file import read_note
+
+STEPS = {"seg": 9}  # of a whole run, where gradients accumulate; else 15
+
+
+def wait_for(run: Path, step: int, seconds: float) -> None:
+    """Until a checkpoint of ``step`` or later is there."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError, UserError):
+            if read_note(run / "checkpoints" / "last.ckpt").get("step", 0) >= step:
+                return
+        time.sleep(0.005)
+
 
 def campaign(zygote, folder: Path, task: str, reference, kills: int, seed: int) -> None:
     """Kill runs at random moments until ``kills`` have struck, and compare each run that came to its end."""
-    generator, struck, runs = random.Random(f"{task}{seed}"), 0, 0
-    while struck < kills:
+    generator, struck, runs = random.Random(f"{task}{seed}"), [], 0
+    while len(struck) < kills:
         runs, code = runs + 1, None
+        run = folder / f"run{runs}"
+        steps = sorted(generator.choices(range(STEPS.get(task, 15) + 1), k=kills - len(struck)))
         while code != 0:
-            pid = zygote.start(folder, *words(task, f"run{runs}"))
-            if struck < kills:
-                time.sleep(generator.uniform(0.1, 0.9) * reference.seconds)
+            pid = zygote.start(folder, *words(task, run.name))
+            if steps:
+                step = steps.pop(0)
+                wait_for(run, step, 3 * reference.seconds)
+                # anywhere in a step, a validation, a save, the test
+                time.sleep(generator.uniform(0.0, 0.05 * reference.seconds))
                 os.kill(pid, signal.SIGKILL)
             code = zygote.wait(pid)
             assert code in (0, -signal.SIGKILL), (folder / "output.txt").read_text()
-            struck += code != 0
-        assert_same(reference.folder, folder / f"run{runs}")
-    print(f"{task}: {struck} kills, {runs} runs to their end")
+            if code != 0:
+                struck.append(step)
+        assert_same(reference.folder, run)
+    print(f"{task}: killed after steps {struck}, {runs} runs to their end")
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_run_that_is_killed_again_and_again_ends_as_if_it_never_was(task: str, zygote, straight, tmp_path: Path):
     campaign(zygote, tmp_path, task, straight(task), kills=5, seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS)
+def test_many_kills(task: str, zygote, straight, tmp_path: Path):
+    campaign(zygote, tmp_path, task, straight(task), kills=20, seed=1)

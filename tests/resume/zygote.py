@@ -1,10 +1,11 @@
 """Real ``nala`` processes without the seconds that importing takes: a parent that has imported all forks them.
 
 Run as a program it reads one JSON object a line: ``{"words": [...], "folder": "...", "output": "..."}`` starts
-``nala words`` in that folder and answers its process id; ``{"wait": pid}`` answers its exit code, negative for a signal.
-It imports and never computes, so no thread of torch's exists when it forks.
+``nala words`` in that folder and answers its process id; ``{"wait": pid}`` answers its exit code, negative for a
+signal. It imports and never computes, so no thread of torch's exists when it forks.
 """
 
+import importlib
 import json
 import os
 import subprocess
@@ -49,18 +50,12 @@ class Zygote:
 
 
 def _serve() -> None:
-    import nala_platform.experiment
-    import nala_platform.models.language
-    import nala_platform.models.segmenter
-    import nala_platform.models.upscaler
-    from nala_platform.data import bluemarble, digits, photos, pydocs  # noqa: F401
-    from nala_platform.tasks import (  # noqa: F401
-        classification,
-        language_modeling,
-        segmentation,
-        super_resolution,
-    )
-
+    for name in ("experiment", "models.vision", "models.segmenter", "models.upscaler", "models.language"):
+        importlib.import_module(f"nala_platform.{name}")
+    for name in ("data.digits", "data.bluemarble", "data.photos", "data.pydocs"):
+        importlib.import_module(f"nala_platform.{name}")
+    for name in ("classification", "segmentation", "super_resolution", "language_modeling"):
+        importlib.import_module(f"nala_platform.tasks.{name}")
     print("ready", flush=True)
     for line in sys.stdin:
         request = json.loads(line)
