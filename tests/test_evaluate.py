@@ -97,6 +97,16 @@ def task(tmp_path_factory: pytest.TempPathFactory, items: list[dict]) -> Path:
 
 
 @torch.no_grad()
+def continued(run: Path, prompt: str, tokens: int) -> str:
+    """The most likely text, a full forward a token."""
+    network, tokenizer = load_network(str(run)).network, load_tokenizer(run)
+    seen = tokenizer(prompt)["input_ids"]
+    for _ in range(tokens):
+        seen = [*seen, int(network(torch.tensor([seen])).logits[0, -1].argmax())]
+    return tokenizer.decode(seen[-tokens:], skip_special_tokens=True)
+
+
+@torch.no_grad()
 def by_hand(run: Path, item: dict) -> list[float]:
     """log p of each choice after the question and a space, one unpadded forward each."""
     network, tokenizer = load_network(str(run)).network, load_tokenizer(run)
@@ -128,6 +138,40 @@ def test_scores_are_those_of_full_forwards_one_by_one(
     assert len({*sums.argmax(1).tolist()}) > 1, "a model that always takes one place would be right by any padding"
     assert result["max_length"] == 64 and result["weights"] == "checkpoints/model.safetensors"
     assert result["items"]["pick_the_end"]["effective"] == 13
+
+
+@pytest.mark.usefixtures("harness")
+def test_text_that_is_written_in_padded_batches_is_what_each_prompt_is_continued_with(
+    run: Path, items: list[dict], tmp_path: Path
+):
+    prompts = [item["question"] for item in items]
+    wanted = [continued(run, prompt, 5) if place % 3 else "no" for place, prompt in enumerate(prompts)]
+    lines = [json.dumps({"prompt": prompt, "text": text}) for prompt, text in zip(prompts, wanted, strict=True)]
+    (tmp_path / "write.jsonl").write_text("\n".join(lines))
+    settings = {
+        "task": "write_on",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(tmp_path / "write.jsonl")}},
+        "test_split": "test",
+        "output_type": "generate_until",
+        "doc_to_text": "{{prompt}}",
+        "doc_to_target": "text",
+        "generation_kwargs": {"until": ["<never>"], "max_gen_toks": 5, "do_sample": False},
+        "metric_list": [{"metric": "exact_match"}],
+    }
+    (tmp_path / "write.yaml").write_text(yaml.safe_dump(settings))
+    words = ["--tasks", str(tmp_path / "write.yaml"), "--batch_size", "4", "--output", str(tmp_path / "r.json")]
+    evaluate.main([str(run), *words])
+    [row] = json.loads((tmp_path / "r.json").read_text())["results"]
+    assert row["value"] == pytest.approx(8 / 13)
+
+
+@pytest.mark.usefixtures("harness")
+def test_the_published_tasks_have_the_names_that_we_tell():
+    from lm_eval import tasks
+
+    names = {"piqa", "arc_easy", "arc_challenge", "hellaswag", "winogrande", "boolq", "openbookqa"}
+    assert names <= set(tasks.TaskManager(include_path=None).all_tasks)
 
 
 @pytest.mark.usefixtures("harness")
