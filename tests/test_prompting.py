@@ -1,0 +1,161 @@
+"""Text from a run: the words, rewritten, and real processes that train a tiny model on a text and go on with it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nala_platform.errors import UserError
+from nala_platform.prompting import rewritten
+
+NALA = str(Path(sys.executable).with_name("nala"))
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
+    return subprocess.Popen(
+        [NALA, *words], cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def nala(folder: Path, *words: str, code: int = 0) -> tuple[str, str]:
+    with start(folder, *words) as process:
+        out, err = process.communicate(timeout=300)
+    assert process.returncode == code, out + err
+    assert "Traceback" not in err
+    if code == 2:
+        assert err.count("\n") == 1 and err.startswith("nala: error: "), err
+    return out, err
+
+
+TINY = ["--config", "smoke", "--data.context", "32", "--model.new_tokens", "5"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A work folder with a text."""
+    folder = tmp_path_factory.mktemp("text")
+    lines = [f"Line {index}: naïve words about {index % 7} trees.\n" for index in range(2000)]
+    (folder / "my.txt").write_text("".join(lines))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> str:
+    """A run on it; the text is away afterwards."""
+    sizes = ["--data.vocab_size", "300", "--model.network.vocab_size", "300"]
+    words = ["fit", "--task", "lm", "--config", "text", *TINY, *sizes, "--data.root", "my.txt", "--name", "first"]
+    out, _ = nala(folder, *words)
+    (folder / "my.txt").rename(folder / "away.txt")
+    return re.findall(r"run folder: (\S+)", out)[0]
+
+
+def test_a_run_on_a_text_is_whole(folder: Path, run: str):
+    names = {path.name for path in (folder / run).iterdir()}
+    assert {"config.yaml", "summary.json", "sample.txt", "tokenizer", "checkpoints", "metrics.csv"} <= names
+    protocol = json.loads((folder / run / "summary.json").read_text())["protocol"]
+    assert protocol["data"] == "text" and protocol["root"] == "my.txt"
+    assert sum(protocol["bytes"].values()) == (folder / "away.txt").stat().st_size
+    assert protocol["documents"]["train"] >= 1 and protocol["tokenizer"].startswith("byte-level BPE of 300 tokens")
+
+
+PROMPT = "Line 3: naïve 日本 'words' #1\n{a: null}"
+
+
+def test_generate_prints_the_text_and_nothing_else_and_predict_the_same(folder: Path, run: str):
+    first, told = nala(folder, "generate", run, f"--prompt={PROMPT}", "--new_tokens", "12", "--seed", "1")
+    assert first.startswith(PROMPT) and len(first) > len(PROMPT) + 5
+    path = re.fullmatch(r"predictions: (.*)\n", told)
+    assert path is not None and (folder / path[1]).read_text() == first
+    options = ["--model.new_tokens", "12", "--seed_everything", "1"]
+    assert nala(folder, "predict", run, "--data.prompt", PROMPT, *options)[0] == first
+    assert nala(folder, "generate", run, f"--prompt={PROMPT}", "--new_tokens", "12", "--seed", "2")[0] != first
+
+
+def test_each_line_of_a_file_is_gone_on_with(folder: Path, run: str):
+    (folder / "prompts.txt").write_text("Line 1\n\n trees\n")
+    out, _ = nala(folder, "generate", run, "--prompts", "prompts.txt", "--new_tokens", "3", "--temperature", "0")
+    assert re.fullmatch(r"Line 1.*\n trees.*\n", out, re.DOTALL)
+
+
+def test_text_comes_while_it_is_written(folder: Path, run: str):
+    with start(folder, "generate", run, "--prompt", "Line 1", "--new_tokens", "3000", "--temperature", "5") as process:
+        assert process.stdout is not None
+        seen = process.stdout.read(len("Line 1") + 20)
+        try:
+            assert seen.startswith("Line 1") and process.poll() is None
+        finally:
+            process.terminate()
+            process.communicate(timeout=60)
+
+
+def test_a_run_is_not_scored_without_its_text_or_with_other_tokens(folder: Path, run: str):
+    assert "my.txt does not exist" in nala(folder, "test", run, code=2)[1]
+    (folder / "my.txt").write_text((folder / "away.txt").read_text().replace("words about", "sentences of"))
+    assert "other tokens now than the run has learned" in nala(folder, "test", run, code=2)[1]
+
+
+def test_the_model_must_know_the_tokens_of_a_tokenizer(folder: Path, run: str):
+    words = ["fit", "--task", "lm", "--config", "text", *TINY, "--data.root", "away.txt", "--data.tokenizer"]
+    assert "add --model.network.vocab_size 257" in nala(folder, *words, "bytes", code=2)[1]
+    out, _ = nala(folder, *words, f"{run}/tokenizer", "--model.network.vocab_size", "300")
+    protocol = json.loads((folder / re.findall(r"run folder: (\S+)", out)[0] / "summary.json").read_text())["protocol"]
+    assert protocol["tokenizer"] == f"{run}/tokenizer, 300 tokens"
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Run folders without content: one with a tokenizer, one without."""
+    for name in ("lm", "seg"):
+        (tmp_path / name / "checkpoints").mkdir(parents=True)
+        (tmp_path / name / "config.yaml").write_text("")
+        (tmp_path / name / "checkpoints" / "best.ckpt").write_text("")
+    (tmp_path / "lm" / "tokenizer").mkdir()
+    return tmp_path
+
+
+def test_other_commands_stay_as_they_are(runs: Path):
+    for words in (
+        ["fit", "--task", "lm", "--prompt", "x"],
+        ["predict", str(runs / "seg"), "--data.predict_path", "x"],
+        ["predict", str(runs / "lm"), "--data", "my.Data"],
+        ["predict", "--task", "seg", "--ckpt_path", str(runs / "seg" / "checkpoints" / "best.ckpt")],
+    ):
+        assert rewritten(words) == words
+
+
+def test_generate_is_predict_with_prompts(runs: Path):
+    run = str(runs / "lm")
+    words = rewritten(["generate", run, "--prompt", "a=b", "--seed", "3", "--top_k", "7"])
+    assert words[:5] == ["predict", run, "--data", "nala_platform.data.prompts.PromptData",
+                         f"--data.tokenizer={runs / 'lm' / 'tokenizer'}"]  # fmt: skip
+    assert words[-3:] == ["--data.prompt=a=b", "--model.top_k=7", "--seed_everything=3"]
+    checkpoint = f"{run}/checkpoints/best.ckpt"
+    for named in (["--ckpt_path", checkpoint], [f"--ckpt_path={checkpoint}"]):
+        words = rewritten(["predict", "--task", "lm", *named, "--prompt", "a"])
+        assert words[1] == checkpoint and words[-4:] == ["--task", "lm", "--data.prompt", "a"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["generate", "seg", "--prompt", "x"], "seg has no folder tokenizer: it is no run of a language model"),
+        (["generate", "none", "--prompt", "x"], "no run at none"),
+        (["generate", "lm"], "give --prompt TEXT"),
+        (["generate", "lm", "--prompt", "x", "--prompts", "y"], "give --prompt TEXT"),
+        (["generate", "--prompt", "x"], "RUN"),
+        (["generate", "lm", "--prompt", "x", "--new_tokens", "0"], "no whole number from 1 up"),
+        (["generate", "lm", "--promt", "x"], "did you mean '--prompt'"),
+        (["predict", "--task", "lm", "--prompt", "x"], "a prompt needs a run"),
+        (["predict", "seg", "--prompt", "x"], "no run of a language model"),
+    ],
+)
+def test_wrong_words_are_refused(runs: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str):
+    monkeypatch.chdir(runs)
+    with pytest.raises(UserError, match=message) as caught:
+        rewritten(words)
+    assert "\n" not in str(caught.value)
