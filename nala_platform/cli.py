@@ -1,5 +1,6 @@
 """``nala``: the command. Light to start: ``nala --help`` and ``nala tasks`` import no torch."""
 
+import importlib
 import os
 import sys
 
@@ -16,6 +17,7 @@ nala: train, compare and ship models built on norm-aware linear attention
   nala generate RUN --prompt "The "        let a language model go on with a text; --seed, --temperature, …
   nala evaluate RUN --tasks piqa,boolq     score a language model on tasks of lm-evaluation-harness
   nala export RUN FOLDER                   write a language model as a Hugging Face folder
+  nala verify-resume --task TASK [...]     kill such a run, resume it, and say whether it ends the same to the bit
   nala tasks                               the tasks and their defaults
 
   --config FILE          a YAML file, or the name of one that is shipped; typed keys beat files
@@ -26,6 +28,13 @@ nala: train, compare and ship models built on norm-aware linear attention
   nala fit --task seg                                   on embedded satellite tiles, minutes on two cores
   nala fit --task seg --model.network.attention softmax the same recipe with another attention
 """
+
+# Commands that are no single Lightning run: each is the function `main` of a module, loaded when it is called.
+APART = {
+    "evaluate": "nala_platform.evaluate",
+    "export": "nala_platform.export",
+    "verify-resume": "nala_platform.verify",
+}
 
 
 def main() -> None:
@@ -60,18 +69,11 @@ def _dispatch(words: list[str]) -> None:
         from nala_platform.experiment import run  # heavy: torch and Lightning, only now that there is work to do
 
         run(expanded)
-    elif command == "evaluate":
+    elif command in APART:
         _ready_for_work()
-        from nala_platform.evaluate import main as evaluate
-
-        evaluate(words[1:])
-    elif command == "export":
-        _ready_for_work()
-        from nala_platform.export import main as export
-
-        export(words[1:])
+        importlib.import_module(APART[command]).main(words[1:])
     else:
-        known = [*argv.COMMANDS, "generate", "evaluate", "export", "tasks"]
+        known = [*argv.COMMANDS, "generate", *APART, "tasks"]
         raise UserError(f"no command {command!r}{near(command, known)} Commands: {', '.join(known)}")
 
 

@@ -44,7 +44,9 @@ ARROWS = {
     "trained": {"errors", "models", "runs"},
     "evaluate": {"arguments", "errors", "runs", "trained"},
     "export": {"arguments", "errors", "runs", "trained"},
-    "cli": {"argv", "errors", "evaluate", "experiment", "export", "prompting"},
+    "verify": {"arguments", "errors", "runs"},
+    "cli": {"argv", "errors", "experiment", "prompting"},
+    "__main__": {"cli"},
 }
 
 

@@ -2,9 +2,10 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
+
+from nala_platform.verify import differences
 
 COMMON = (
     *("--trainer.max_epochs", "3", "--trainer.limit_train_batches", "5", "--trainer.limit_val_batches", "2"),
@@ -35,29 +36,10 @@ def words(task: str, folder: str) -> list[str]:
 def assert_same(one: Path, other: Path) -> None:
     """Weights, average, optimizer, schedule, counters, scores and log of two runs are equal to the bit."""
     for name in ("last.ckpt", "best.ckpt"):
-        first, second = (torch.load(run / "checkpoints" / name, weights_only=True) for run in (one, other))
+        first = torch.load(one / "checkpoints" / name, weights_only=True)
         assert first["optimizer_states"] and first["current_model_state"] and first["lr_schedulers"]
-        assert (different := difference(first, second)) is None, f"{name}: {different}"
+    assert differences(one, other) == []
     for name in ("metrics.csv", "checkpoints/model.safetensors"):
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
     metrics = [json.loads((run / "summary.json").read_text())["metrics"] for run in (one, other)]
     assert metrics[0] == metrics[1]
-
-
-def difference(one: Any, other: Any, path: str = "") -> str | None:
-    """Where two trees of plain values and tensors differ first."""
-    if type(one) is not type(other):
-        return f"{path}: {type(one)} and {type(other)}"
-    if isinstance(one, torch.Tensor):
-        return None if torch.equal(one, other) else path
-    if isinstance(one, dict):
-        if one.keys() != other.keys():
-            return f"{path}: {sorted(map(str, one.keys() ^ other.keys()))}"
-        pairs = [(key, one[key], other[key]) for key in one]
-    elif isinstance(one, list | tuple):
-        if len(one) != len(other):
-            return f"{path}: {len(one)} and {len(other)} entries"
-        pairs = [(place, a, b) for place, (a, b) in enumerate(zip(one, other, strict=True))]
-    else:
-        return None if one == other or one != one else f"{path}: {one} and {other}"
-    return next((found for key, a, b in pairs if (found := difference(a, b, f"{path}/{key}"))), None)

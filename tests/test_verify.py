@@ -1,0 +1,90 @@
+"""The experiment that users make with their own configuration finds a difference where there is one."""
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from nala_platform.verify import difference, differences
+
+NALA = str(Path(sys.executable).with_name("nala"))
+
+
+def write(run: Path, checkpoint: dict, log: str) -> None:
+    (run / "checkpoints").mkdir(parents=True, exist_ok=True)
+    for name in ("last.ckpt", "best.ckpt"):
+        torch.save(checkpoint, run / "checkpoints" / name)
+    (run / "metrics.csv").write_text(log)
+
+
+def test_one_bit_is_a_difference_and_is_named(tmp_path: Path):
+    whole = {"state_dict": {"a": torch.tensor([1.0, float("nan")])}, "lr_schedulers": [{"last_epoch": 3}], "rng": [1]}
+    log = "step,val/loss\n1,0.5\n"
+    write(tmp_path / "one", whole, log)
+    write(tmp_path / "other", whole, log)
+    assert differences(tmp_path / "one", tmp_path / "other") == []
+    other = copy.deepcopy(whole)
+    other["state_dict"]["a"][0] += 1e-7
+    write(tmp_path / "other", other, "step,val/loss\n1,0.25\n")
+    assert differences(tmp_path / "one", tmp_path / "other") == [
+        "last.ckpt: /state_dict/a: tensors differ",
+        "best.ckpt: /state_dict/a: tensors differ",
+        "metrics.csv: /0/val/loss: 0.5 and 0.25",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"a": 1}, {"b": 1}),
+        ([1], [1, 2]),
+        (1, True),
+        (torch.zeros(2), torch.zeros(3)),
+        (torch.zeros(2), torch.tensor([0.0, float("nan")])),
+        (torch.zeros(2), torch.zeros(2, dtype=torch.float64)),
+    ],
+)
+def test_every_kind_of_difference_counts(one, other):
+    assert difference(one, other) is not None and difference(one, copy.deepcopy(one)) is None
+
+
+def test_a_run_that_cannot_be_made_is_one_line(tmp_path: Path):
+    done = subprocess.run(
+        [NALA, "verify-resume", "--task", "cls", "--model.optimizer.lrr", "1"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "exit code 2" in done.stderr and "lrr" in done.stderr
+
+
+FORGETFUL = '''
+import torch
+from nala_platform.data.digits import DigitsData
+
+class Forgetful(DigitsData):
+    """Shifts images by a generator of its own, which no checkpoint knows."""
+    def __init__(self, batch_size: int = 8):
+        super().__init__(batch_size=batch_size)
+        self.generator = torch.Generator().manual_seed(0)
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        batch["image"] = batch["image"] + torch.randn(1, generator=self.generator)
+        return batch
+'''
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_run_is_verified_and_one_with_a_hidden_state_is_not(exact: bool, tmp_path: Path):
+    (tmp_path / "own.py").write_text(FORGETFUL)
+    words = ["--task", "cls", "--data.batch_size", "8"] if exact else ["--task", "cls", "--data", "own.Forgetful"]
+    done = subprocess.run([NALA, "verify-resume", *words], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == (0 if exact else 1), done.stdout + done.stderr
+    assert ("equal to the bit" in done.stdout) == exact
+    assert ("last.ckpt: /" in done.stdout) == (not exact)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == ["own.py"]
