@@ -15,7 +15,7 @@ from nala_platform.metrics import ChoiceScores
 class MultipleChoice(Callback):
     """Logs ``test/continuation4_pmi``, ``_norm`` and ``_norm_byte`` with their ``_stderr``: see `ChoiceScores`.
 
-    The items are the data module's (its ``continuations()``, which gives ``None`` where the text is too short), and
+    The items are the data module's (its ``continuations()``, if it has that; ``None`` where the text is too short), and
     token losses the task's own ``step``, so what is scored is the very model that the perplexity is of, whatever its
     attention. It is a callback because it watches a test and takes no part in it: the task needs no second kind of
     batch. Each of several processes scores every world-size-th item, and the sums are over all of them.
@@ -31,10 +31,12 @@ class MultipleChoice(Callback):
     @torch.no_grad()
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Score this process's share of the items and log the result of all."""
-        items: Any = getattr(trainer, "datamodule").continuations()  # noqa: B009 - not in the Trainer's type
+        offered = getattr(getattr(trainer, "datamodule", None), "continuations", None)
+        items: Any = offered() if offered else None
         if items is None:
             if trainer.is_global_zero:
-                print("continuation4: the test text is too short or too repetitive for its items; not scored")
+                reason = "the test text is too short or too repetitive for its items" if offered else "no data for it"
+                print(f"continuation4: {reason}; not scored")
             return
         scores = ChoiceScores().to(pl_module.device)
         share = range(trainer.global_rank, len(items.answer_N), trainer.world_size)

@@ -118,6 +118,8 @@ def test_the_batch_size_changes_nothing_and_shares_add_up():
 def test_a_text_without_items_is_said(capsys: pytest.CaptureFixture[str]):
     assert score(tiny("nala"), None) == {}
     assert "too short" in capsys.readouterr().out
+    MultipleChoice().on_test_epoch_end(SimpleNamespace(datamodule=None, is_global_zero=True), task(tiny("nala")))
+    assert "continuation4: no data for it; not scored" in capsys.readouterr().out
 
 
 @pytest.mark.slow
