@@ -3,6 +3,7 @@
 Shapes: S tokens of a stream.
 """
 
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from nala_platform.data.tokenizer import identity
 from nala_platform.data.tokens import Stream, encode
 from nala_platform.errors import UserError
 
+BATCH = 256  # pieces that are encoded together
 WIDTH = np.dtype("<u2")  # a piece of 4096 characters has at most 16384 bytes
 
 
@@ -66,8 +68,11 @@ class TokenStore:
 
     def _make(self, folder: Path) -> dict[str, Any]:
         writers = {part: _Writer(folder, part, self._tokenizer.eos_token_id, self._kind) for part in PARTS}
-        for part, piece in self._corpus.pieces():
-            writers[part].add(piece, *encode(piece.text, self._tokenizer))
+        pieces = self._corpus.pieces()
+        while batch := list(islice(pieces, BATCH)):
+            encoded = encode([piece.text for _, piece in batch], self._tokenizer)
+            for (part, piece), (token_N, bytes_N) in zip(batch, encoded, strict=True):
+                writers[part].add(piece, token_N, bytes_N)
         facts = {part: writer.finish() for part, writer in writers.items()}
         for part in PARTS if self._corpus.has_test else PARTS[:2]:
             if not facts[part]["bytes"]:

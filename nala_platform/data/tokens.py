@@ -4,7 +4,6 @@ Shapes: S tokens of a stream, T tokens of a block.
 """
 
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -58,7 +57,8 @@ class Stream:
     def __init__(self, documents: Iterable[str], tokenizer: Any) -> None:
         eos = tokenizer.eos_token_id
         tokens, widths = [np.array([eos])], [np.array([0])]
-        for token_N, bytes_N in map(partial(encode, tokenizer=tokenizer), documents):
+        for document in documents:
+            token_N, bytes_N = encode([document], tokenizer)[0]
             tokens.append(np.append(token_N, eos))
             widths.append(np.append(bytes_N, 0))
         self.token_S = np.concatenate(tokens).astype(np.int64)
@@ -72,11 +72,17 @@ class Stream:
         return found
 
 
-def encode(text: str, tokenizer: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens of a text, without special ones, and the bytes that each stands for: int64 ``(N,)`` both."""
-    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-    ends = _byte_ends(text, [end for _, end in encoded["offset_mapping"]])
-    return np.array(encoded["input_ids"], dtype=np.int64), np.diff(ends, prepend=0)
+def encode(texts: list[str], tokenizer: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The tokens of each text, without special ones, and the bytes that each stands for: int64 ``(N,)`` both.
+
+    Texts given together are encoded on all cores.
+    """
+    encoded = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    found = []
+    for text, tokens, offsets in zip(texts, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+        ends = _byte_ends(text, [end for _, end in offsets])
+        found.append((np.array(tokens, dtype=np.int64), np.diff(ends, prepend=0)))
+    return found
 
 
 def _byte_ends(document: str, ends: list[int]) -> np.ndarray:
