@@ -13,6 +13,11 @@ TOKENIZER = "tokenizer"  # the folder of a run
 DATA = "nala_platform.data.prompts.PromptData"
 # One process writes one text after another, and nothing else writes to the terminal.
 _ALONE = {"devices": "1", "num_nodes": "1", "strategy": "auto", "enable_progress_bar": "false"}
+# What the run had beside the text, such as loggers that go to a network, is not for a person who wants text.
+_TEXT_ALONE = (
+    "--trainer.logger=false",
+    '--trainer.callbacks=[{"class_path": "nala_platform.callbacks.generated_text.GeneratedText"}]',
+)
 
 
 def rewritten(words: list[str]) -> list[str]:
@@ -55,7 +60,7 @@ def _generate(words: list[str]) -> list[str]:
         "seed_everything": options.seed,
         "trainer.accelerator": options.device,
     }
-    return [options.run, *(f"--{flag}={value}" for flag, value in flags.items() if value is not None)]
+    return [options.run, *_TEXT_ALONE, *(f"--{flag}={value}" for flag, value in flags.items() if value is not None)]
 
 
 def _predict(words: list[str], *, prompted: bool) -> list[str]:

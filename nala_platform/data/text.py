@@ -1,5 +1,6 @@
 """Language modelling of your own text."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,20 @@ class TextData(DataModule):
         part = "val" if split == "test" and not self.corpus.has_test else split
         stride = self.context if split == "train" else self.stride
         return Blocks(self.store.stream(part), context=self.context, stride=stride)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps: the name of the text's content."""
+        return {"content": self.corpus.key()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Say so where training goes on with another text."""
+        trainer = self.trainer
+        if trainer and trainer.state.fn == "fit" and trainer.is_global_zero and state_dict != self.state_dict():
+            print(
+                f"nala: note: the text of {self.corpus.root} has changed since the checkpoint was written: training "
+                "goes on with the new one, which is no exact resume",
+                file=sys.stderr,
+            )
 
     def protocol(self) -> dict[str, Any]:
         """See `DataModule.protocol`."""

@@ -6,6 +6,7 @@ import pickle
 import shutil
 from itertools import chain, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -169,6 +170,17 @@ def test_a_damaged_cache_is_made_again_and_said(tmp_path: Path, capsys: pytest.C
     path.write_bytes(path.read_bytes()[:100])
     assert tokens(data(tmp_path / "a"), "train") == first
     assert "is damaged (train.tokens has 100 bytes instead of" in capsys.readouterr().err
+
+
+def test_a_resume_with_another_text_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    state = data(tree(tmp_path / "a")).state_dict()
+    for stage, said in (("fit", True), ("test", False)):
+        changed = data(tree(tmp_path / "b", texts=TEXTS | {"train": ["new text"]}))
+        changed.trainer = SimpleNamespace(state=SimpleNamespace(fn=stage), is_global_zero=True)
+        changed.load_state_dict(changed.state_dict())
+        assert capsys.readouterr().err == ""
+        changed.load_state_dict(state)
+        assert ("has changed since the checkpoint was written" in capsys.readouterr().err) == said
 
 
 def test_bytes_bring_any_text_back(tmp_path: Path):
