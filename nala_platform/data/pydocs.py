@@ -16,6 +16,7 @@ from nala_platform.data.tokens import Blocks, Prompts, Stream, train_bpe
 from nala_platform.errors import UserError
 
 CHUNK = 4096
+SPAN = 32
 
 
 @cache
@@ -101,6 +102,13 @@ class PydocsData(DataModule):
             "source": "CPython pydoc_data.topics",
             "sha256": hashlib.sha256(_text().encode()).hexdigest(),
             "split": f"chunks of {CHUNK} characters: i % 10 = 9 test, 8 validation",
+            # topics quote one another at length, so a part of what is scored can be known by heart
+            "seen_in_training": {
+                f"{part}, spans of {SPAN} tokens": round(
+                    seen(_stream(part, self.vocab_size), _stream("train", self.vocab_size)), 3
+                )
+                for part in ("val", "test")
+            },
             "tokens": {part: len(_stream(part, self.vocab_size).token_S) - 1 for part in pydocs()},
             "tokenizer": f"byte-level BPE of {self.vocab_size} tokens, trained on the training part",
             "context": self.context,
@@ -128,3 +136,12 @@ def unigram(train: Stream, test: Stream, vocab_size: int) -> dict[str, float]:
         "perplexity": math.exp(nats / seen.sum()),
         "bits_per_byte": nats / math.log(2) / float(test.bytes_S.sum()),
     }
+
+
+def seen(stream: Stream, train: Stream) -> float:
+    """Share, 0..1, of the stretches of `SPAN` tokens of a stream that stand somewhere in the training stream too."""
+    known, own = (
+        [part.token_S[i : i + SPAN].tobytes() for i in range(len(part.token_S) - SPAN + 1)] for part in (train, stream)
+    )
+    there = set(known)
+    return sum(span in there for span in own) / max(1, len(own))

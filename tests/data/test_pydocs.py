@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nala_platform.data.order import Draw
-from nala_platform.data.pydocs import PydocsData, pydocs, unigram
+from nala_platform.data.pydocs import PydocsData, pydocs, seen, unigram
 from nala_platform.data.tokens import Blocks, Stream, train_bpe
 from nala_platform.errors import UserError
 from nala_platform.metrics import LanguageScores
@@ -81,6 +81,16 @@ def test_unigram_is_the_entropy_of_equal_tokens():
     stream = Stream([], type("Tokenizer", (), {"eos_token_id": 0}))
     stream.token_S, stream.bytes_S = np.array([0, 0, 1, 2, 3]), np.ones(5, dtype=np.int64)
     assert unigram(stream, stream, 4)["perplexity"] == pytest.approx(4.0)
+
+
+def test_text_that_stands_in_training_too_is_told():
+    training, new = np.arange(100), np.arange(1000, 1100)
+    streams = [Stream([], type("Tokenizer", (), {"eos_token_id": 0})) for _ in range(2)]
+    streams[0].token_S, streams[1].token_S = training, np.concatenate([training[20:70], new])
+    # 50 known tokens hold 19 whole spans of 32, and 150 hold 119
+    assert seen(streams[1], streams[0]) == pytest.approx(19 / 119)
+    told = PydocsData().protocol()["seen_in_training"]
+    assert 0.3 < told["test, spans of 32 tokens"] < 0.45
 
 
 def test_wrong_values_are_refused():
