@@ -25,7 +25,7 @@ class Resumption:
         folder: of the run; everything is written there as before.
         checkpoint: to go on from; None when the run was stopped before it wrote one, and so begins anew.
         is_finished: nothing is left to be trained.
-        epochs: done, at the checkpoint.
+        epochs: begun, at the checkpoint.
         steps: done, at the checkpoint.
         changes: what differs from the run's configuration.
 
@@ -53,7 +53,8 @@ class Resumption:
         else:
             note = check(named)
         self.is_finished = bool(note.get("finished"))
-        self.epochs, self.steps = note.get("epoch") or 0, note.get("step") or 0
+        # an epoch that is begun counts
+        self.epochs, self.steps = note.get("epoch", 0) + bool(note.get("batch")), note.get("step") or 0
         self.changes: list[changes.Change] = []
 
     def settle(self, config: Namespace, as_text: str) -> None:
@@ -83,7 +84,7 @@ class Resumption:
         planned = config.get("trainer.max_epochs")
         if planned not in (None, -1) and planned < self.epochs:
             raise UserError(
-                f"trainer.max_epochs is {planned}, but the run has trained {self.epochs} epochs: give that or more"
+                f"trainer.max_epochs is {planned}, but the run is in or behind epoch {self.epochs}: give that or more"
             )
 
     @rank_zero_only

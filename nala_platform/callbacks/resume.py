@@ -44,6 +44,7 @@ class ExactResume(Callback):
         self.resets, self.is_finished = resets, is_finished
         self._loaded: Position | None = None
         self._random: dict[str, Any] | None = None
+        self._log: dict[str, Any] | None = None
         self._validating = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -66,6 +67,11 @@ class ExactResume(Callback):
             self._loaded = None
         if {"lr", "optimizer"} & set(self.resets):
             _apply_configured_rate(trainer)
+        self._restore_log(trainer)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A run that had nothing left to train has not started."""
+        self._restore_log(trainer)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """The generators are read between loading a batch and training on it, so they are restored there."""
@@ -108,9 +114,14 @@ class ExactResume(Callback):
         data: Any = getattr(trainer, "datamodule", None)
         if hasattr(data, "resume"):
             data.resume(self._loaded.epoch, self._loaded.batch * (saved["global_batch"] or 0))
+        self._log = saved["log"]
+
+    def _restore_log(self, trainer: Trainer) -> None:
+        # not as soon as it is loaded: a start that is refused, say for its batch size, loses no row
         for logger in trainer.loggers:
-            if isinstance(logger, CSVLog) and saved["log"] is not None:
-                logger.restore(saved["log"])
+            if isinstance(logger, CSVLog) and self._log is not None:
+                logger.restore(self._log)
+        self._log = None
 
     def _restore_random(self) -> None:
         if self._random is not None:

@@ -121,8 +121,8 @@ class CheckpointFile(TorchCheckpointIO):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Write a whole file with its note; see `save`."""
-        position = checkpoint.get("nala", {})
-        note = {"epoch": checkpoint.get("epoch"), "step": checkpoint.get("global_step"), **position.get("note", {})}
+        ours = checkpoint.get("nala", {})
+        note = {"step": checkpoint.get("global_step"), **ours.get("position", {}), **ours.get("note", {})}
         save(checkpoint, Path(path), note)
 
     def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:

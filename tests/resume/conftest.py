@@ -1,5 +1,8 @@
 """One zygote for all, and the uninterrupted run of each task."""
 
+import os
+import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from runs import words
+from runs import wait_for, words
 from zygote import Zygote
 
 
@@ -39,3 +42,21 @@ def straight(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Callab
         return made[task]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def stopped(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classification run that was killed in its second epoch; to be copied."""
+    folder = tmp_path_factory.mktemp("stopped")
+    pid = zygote.start(folder, *words("cls", "run"))
+    wait_for(folder / "run", 7, 120)
+    os.kill(pid, signal.SIGKILL)
+    assert zygote.wait(pid) == -signal.SIGKILL
+    return folder / "run"
+
+
+@pytest.fixture
+def run(stopped: Path, tmp_path: Path) -> Path:
+    """A copy of the killed run, in a folder of the test's own."""
+    shutil.copytree(stopped, tmp_path / "run")
+    return tmp_path / "run"

@@ -1,10 +1,14 @@
 """Tiny runs of the four tasks, and whether two of them are the same to the bit."""
 
+import contextlib
 import json
+import time
 from pathlib import Path
 
 import torch
 
+from nala_platform.errors import UserError
+from nala_platform.runs.checkpoint_file import read_note
 from nala_platform.verify import differences
 
 COMMON = (
@@ -43,3 +47,13 @@ def assert_same(one: Path, other: Path) -> None:
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
     metrics = [json.loads((run / "summary.json").read_text())["metrics"] for run in (one, other)]
     assert metrics[0] == metrics[1]
+
+
+def wait_for(run: Path, step: int, seconds: float) -> None:
+    """Until a checkpoint of ``step`` or later is there."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError, UserError):
+            if read_note(run / "checkpoints" / "last.ckpt").get("step", 0) >= step:
+                return
+        time.sleep(0.005)

@@ -1,6 +1,5 @@
 """Kill it anywhere, resume it, and the result is the one there would have been."""
 
-import contextlib
 import os
 import random
 import signal
@@ -8,22 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from runs import TASKS, assert_same, words
-
-from nala_platform.errors import UserError
-from nala_platform.runs.checkpoint_file import read_note
+from runs import TASKS, assert_same, wait_for, words
 
 STEPS = {"seg": 9}  # of a whole run, where gradients accumulate; else 15
-
-
-def wait_for(run: Path, step: int, seconds: float) -> None:
-    """Until a checkpoint of ``step`` or later is there."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        with contextlib.suppress(OSError, UserError):
-            if read_note(run / "checkpoints" / "last.ckpt").get("step", 0) >= step:
-                return
-        time.sleep(0.005)
 
 
 def campaign(zygote, folder: Path, task: str, reference, kills: int, seed: int) -> None:

@@ -6,8 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from runs import assert_same, words
-from test_kill import wait_for
+from runs import assert_same, wait_for, words
 
 from nala_platform.runs.checkpoint_file import read_note
 
