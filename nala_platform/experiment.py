@@ -200,9 +200,9 @@ class Experiment(LightningCLI):
 
     def _write_config(self) -> None:
         if rank_zero_only.rank == 0:
-            config = self._parser("fit" if self.resumption else self.subcommand).dump(
-                self.config[str(self.subcommand)], skip_none=False
-            )
+            settings = self.config[str(self.subcommand)].clone()
+            settings["folder"] = None  # of this run alone: what is run again, or scored, from the file has its own
+            config = self._parser("fit" if self.resumption else self.subcommand).dump(settings, skip_none=False)
             runs.write_atomic(self.folder / runs.CONFIG, config)
 
     def _discard_empty_folder(self) -> None:

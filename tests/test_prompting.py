@@ -48,10 +48,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(folder: Path) -> str:
     """A run on it; the text is away afterwards."""
     sizes = ["--data.vocab_size", "300", "--model.network.vocab_size", "300"]
-    words = ["fit", "--task", "lm", "--config", "text", *TINY, *sizes, "--data.root", "my.txt", "--name", "first"]
+    words = ["fit", "--task", "lm", "--config", "text", *TINY, *sizes, "--data.root", "my.txt", "--folder", "runs/first"]
     out, _ = nala(folder, *words)
     (folder / "my.txt").rename(folder / "away.txt")
-    return re.findall(r"run folder: (\S+)", out)[0]
+    assert "run folder: runs/first" in out
+    return "runs/first"
 
 
 def test_a_run_on_a_text_is_whole(folder: Path, run: str):
