@@ -1,6 +1,7 @@
 """``nala``: the command. Light to start: ``nala --help`` and ``nala tasks`` import no torch."""
 
 import importlib
+import io
 import os
 import sys
 
@@ -39,6 +40,8 @@ APART = {
 
 def main() -> None:
     """Run the command line; a user's mistake is one line on stderr and exit code 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a letter of some text ends no run
     try:
         _dispatch(sys.argv[1:])
     except UserError as error:
@@ -54,6 +57,9 @@ def main() -> None:
             sys.exit(128 + error.signal)
     except KeyboardInterrupt:
         print("nala: interrupted", file=sys.stderr)
+    except BrokenPipeError:  # the reader has seen enough, as head has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains when it closes the pipe
+        sys.exit(141)
         sys.exit(130)
 
 

@@ -48,7 +48,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(folder: Path) -> str:
     """A run on it; the text is away afterwards."""
     sizes = ["--data.vocab_size", "300", "--model.network.vocab_size", "300"]
-    words = ["fit", "--task", "lm", "--config", "text", *TINY, *sizes, "--data.root", "my.txt", "--folder", "runs/first"]
+    words = [
+        "fit",
+        "--task",
+        "lm",
+        "--config",
+        "text",
+        *TINY,
+        *sizes,
+        "--data.root",
+        "my.txt",
+        "--folder",
+        "runs/first",
+    ]
     out, _ = nala(folder, *words)
     (folder / "my.txt").rename(folder / "away.txt")
     assert "run folder: runs/first" in out
@@ -92,6 +104,16 @@ def test_text_comes_while_it_is_written(folder: Path, run: str):
         finally:
             process.terminate()
             process.communicate(timeout=60)
+
+
+def test_who_reads_a_part_of_it_or_letters_that_a_terminal_lacks_end_no_run_in_a_traceback(folder: Path, run: str):
+    command = f"'{NALA}' generate {run} --prompt '日本' --new_tokens 2000 | head -c 4"
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"], cwd=folder, env=environment, capture_output=True, timeout=300
+    )
+    assert done.returncode == 141 and done.stderr == b""
+    assert done.stdout.startswith(b"??") and len(done.stdout) == 4
 
 
 def test_a_run_is_not_scored_without_its_text_or_with_other_tokens(folder: Path, run: str):
