@@ -55,11 +55,11 @@ def main() -> None:
         if int(os.environ.get("LOCAL_RANK", 0)) == 0:
             print(f"nala: {error}", file=sys.stderr)
             sys.exit(128 + error.signal)
-    except KeyboardInterrupt:
-        print("nala: interrupted", file=sys.stderr)
     except BrokenPipeError:  # the reader has seen enough, as head has
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains when it closes the pipe
         sys.exit(141)
+    except KeyboardInterrupt:
+        print("nala: interrupted", file=sys.stderr)
         sys.exit(130)
 
 
