@@ -48,20 +48,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(folder: Path) -> str:
     """A run on it; the text is away afterwards."""
     sizes = ["--data.vocab_size", "300", "--model.network.vocab_size", "300"]
-    words = [
-        "fit",
-        "--task",
-        "lm",
-        "--config",
-        "text",
-        *TINY,
-        *sizes,
-        "--data.root",
-        "my.txt",
-        "--folder",
-        "runs/first",
-    ]
-    out, _ = nala(folder, *words)
+    own = ["--data.root", "my.txt", "--folder", "runs/first"]
+    out, _ = nala(folder, "fit", "--task", "lm", "--config", "text", *TINY, *sizes, *own)
     (folder / "my.txt").rename(folder / "away.txt")
     assert "run folder: runs/first" in out
     return "runs/first"
