@@ -38,6 +38,19 @@ class StoppedError(Exception):
         self.signal = signal
 
 
+class GroupError(RuntimeError):
+    """Another process of the group has failed, and so all end, with its exit code.
+
+    Args:
+        message: which process and how; empty if it has said so itself.
+        code: exit code.
+    """
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 def near(word: str, known: Iterable[str]) -> str:
     """``; did you mean 'x'?`` for the nearest of ``known``, or a full stop.
 

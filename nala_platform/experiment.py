@@ -24,6 +24,7 @@ from nala_platform.callbacks.start import OnTrainStart, SameFolder
 from nala_platform.callbacks.stop import StopSignals
 from nala_platform.errors import UserError
 from nala_platform.failures import translated
+from nala_platform.group import Group
 from nala_platform.notices import DroppedKeys, quiet
 from nala_platform.parse_errors import explain
 from nala_platform.resumption import Resumption
@@ -70,7 +71,7 @@ class Experiment(LightningCLI):
 
     def __init__(self, words: list[str]) -> None:
         self.resumption: Resumption | None = None
-        self.stop = StopSignals()
+        self.stop, self.group = StopSignals(), Group()
         dropped = DroppedKeys()
         options = {"logger": dropped.logger, "allow_abbrev": False}
         super().__init__(
@@ -162,7 +163,9 @@ class Experiment(LightningCLI):
             config["enable_progress_bar"] = isinstance(callbacks[-1], ProgressBar)
         # The run's checkpoint is written by our own callback; Lightning's would add a second one.
         config["enable_checkpointing"] = self.subcommand == "fit"
-        return self._instantiate_trainer(config, callbacks)
+        trainer = self._instantiate_trainer(config, callbacks)
+        self.group.adopt(trainer)
+        return trainer
 
     def _make_folder(self, settings: Namespace) -> Path:
         if rank_zero_only.rank != 0:
@@ -188,7 +191,7 @@ class Experiment(LightningCLI):
             self.resumption.tidy()
             self.resumption.tell()
         try:
-            with self.stop.listening() if subcommand == "fit" else nullcontext():
+            with self.stop.listening() if subcommand == "fit" else nullcontext(), self.group.together():
                 super()._run_subcommand(subcommand)
         except SystemExit as error:  # Lightning leaves so after Ctrl-C
             if self.trainer.interrupted:

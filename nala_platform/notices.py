@@ -38,7 +38,8 @@ def quiet() -> None:
         r".*does not have many workers.*",
         r".*LeafSpec.*",
         r".*Grad strides do not match bucket view strides.*",  # depthwise kernels; DDP copies, and is right
-        r".*It is recommended to use `self.log\('(val|test)/.*",  # the scores are reduced over processes already
+        r".*It is recommended to use `self.log\('(val/|test/|train/loss_epoch).*",  # reduced over processes already
+        r".*torch.distributed.nn.functional.all_gather is deprecated.*",  # Lightning's own call
         r".*callbacks used to create the checkpoint need to be provided.*",
         r".*The `srun` command is available.*",
         r".*is smaller than the logging interval.*",

@@ -12,6 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+Environment = dict[str, str]
+
 
 class Zygote:
     """Starts ``nala`` processes; use as a context."""
@@ -28,9 +30,12 @@ class Zygote:
         self._process.stdin.close()
         self._process.wait(30)
 
-    def start(self, folder: Path, *words: str) -> int:
+    def start(
+        self, folder: Path, *words: str, output: str = "output.txt", environment: Environment | None = None
+    ) -> int:
         """The process id of ``nala words``, which writes to ``folder/output.txt``."""
-        return self._ask({"words": words, "folder": str(folder), "output": str(folder / "output.txt")})
+        request = {"words": words, "folder": str(folder), "output": str(folder / output)}
+        return self._ask({**request, "environment": environment or {}})
 
     def wait(self, pid: int) -> int:
         """Its exit code; minus the number of the signal that ended it."""
@@ -66,7 +71,7 @@ def _serve() -> None:
         print(answer, flush=True)
 
 
-def _become_nala(words: list[str], folder: str, output: str) -> None:
+def _become_nala(words: list[str], folder: str, output: str, environment: Environment) -> None:
     code = 1
     try:
         os.setsid()  # so that a test can kill it and its children together
@@ -75,6 +80,11 @@ def _become_nala(words: list[str], folder: str, output: str) -> None:
         for stream in (1, 2):
             os.dup2(handle, stream)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.environ.update(environment)
+        if "LOCAL_RANK" in environment:  # as a launcher sets it, and Lightning reads it when it is imported
+            from lightning.pytorch.utilities import rank_zero_only
+
+            rank_zero_only.rank = int(environment["LOCAL_RANK"])
         sys.argv = [str(Path(sys.executable).with_name("nala")), *words]
         from nala_platform.cli import main
 
