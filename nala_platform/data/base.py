@@ -71,7 +71,7 @@ class DataModule(LightningDataModule, ABC):
         # what seed_everything leaves for everyone: runs of another seed see another order
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0")) if seed is None else seed
         self._position = (0, 0)
-        # a process without a share of a tiny evaluation split is no mistake
+        # a process without a share of few predictions is no mistake
         self.allow_zero_length_dataloader_with_multiple_devices = True
 
     @abstractmethod
@@ -112,11 +112,11 @@ class DataModule(LightningDataModule, ABC):
 
     def predict_dataloader(self) -> Loader:
         """What ``predict_path`` names, or the test split; each sample once."""
-        return self._in_order("predict", self.predict_batch_size)
+        return self._in_order("predict", self.predict_batch_size, all_share=False)
 
-    def _in_order(self, split: Split, batch_size: int) -> Loader:
+    def _in_order(self, split: Split, batch_size: int, all_share: bool = True) -> Loader:
         items = self.items(split)
-        return self._loader(items, EvalOrder(_length(items), **self._share()), batch_size)
+        return self._loader(items, EvalOrder(_length(items), all_share=all_share, **self._share()), batch_size)
 
     def _share(self) -> dict[str, int]:
         if self.trainer is None:

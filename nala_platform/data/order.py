@@ -156,13 +156,21 @@ class TrainOrder(Sampler[Draw]):
 
 
 class EvalOrder(Sampler[Draw]):
-    """This process's part of a split, in order: indices ``rank, rank + world_size, …``; nothing is padded or repeated.
+    """This process's part of a split, in order: indices ``rank, rank + world_size, …``; nothing is padded.
 
     Five samples on two processes are three and two, so a sum over processes counts each sample once.
+
+    Args:
+        size: N.
+        rank: of this process.
+        world_size: number of processes.
+        all_share: of fewer samples than processes, each takes all. A sum over processes then counts each sample
+            ``world_size`` times, so means are what they were; with no sample, a process would have nothing to add
+            where the others wait for it.
     """
 
-    def __init__(self, size: int, *, rank: int = 0, world_size: int = 1) -> None:
-        self.mine = range(rank, size, world_size)
+    def __init__(self, size: int, *, rank: int = 0, world_size: int = 1, all_share: bool = True) -> None:
+        self.mine = range(size) if all_share and size < world_size else range(rank, size, world_size)
 
     def __iter__(self) -> Iterator[Draw]:
         return (Draw(index, epoch=0) for index in self.mine)

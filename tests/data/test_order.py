@@ -150,9 +150,14 @@ def test_too_few_samples_name_the_numbers_and_the_mend():
 
 @pytest.mark.parametrize(("size", "world", "counts"), [(5, 2, [3, 2]), (1, 2, [1, 0]), (6, 3, [2, 2, 2]), (5, 1, [5])])
 def test_eval_order_gives_each_sample_once(size, world, counts):
-    orders = [EvalOrder(size, rank=rank, world_size=world) for rank in range(world)]
+    orders = [EvalOrder(size, rank=rank, world_size=world, all_share=False) for rank in range(world)]
     assert [len(list(order)) for order in orders] == [len(order) for order in orders] == counts
     assert sorted(index for order in orders for index in indices(order)) == list(range(size))
+
+
+def test_no_process_is_left_without_a_sample():
+    assert [indices(EvalOrder(2, rank=rank, world_size=3)) for rank in range(3)] == [[0, 1]] * 3
+    assert [indices(EvalOrder(5, rank=rank, world_size=2)) for rank in range(2)] == [[0, 2, 4], [1, 3]]
 
 
 class Echo(torch.utils.data.Dataset):

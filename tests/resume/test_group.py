@@ -48,13 +48,14 @@ def child(folder: Path, first: int) -> int:
 
 
 def ended(zygote, folder: Path, first: int) -> tuple[int, str]:
-    """Exit code and output, once no process is left."""
-    start = time.monotonic()
-    code = zygote.wait(first)
-    while processes(folder) and time.monotonic() - start < 60:
+    """Exit code and output, once no process is left, which must be within a minute."""
+    end = time.monotonic() + 60
+    while (left := processes(folder)) and time.monotonic() < end:
         time.sleep(0.05)
-    assert processes(folder) == {}
-    return code, (folder / "output.txt").read_text()
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert left == {}, (folder / "output.txt").read_text()
+    return zygote.wait(first), (folder / "output.txt").read_text()
 
 
 @pytest.mark.parametrize(
@@ -97,11 +98,7 @@ def test_a_process_that_stands_still_is_not_waited_for(zygote, tmp_path: Path):
 )
 def test_an_error_is_said_once(ranks: str, kind: str, code: int, line: str, zygote, tmp_path: Path):
     (tmp_path / "mine.py").write_text(FAILING)
-    extra = (
-        "--trainer.callbacks+=mine.Fails",
-        f"--trainer.callbacks.ranks={ranks}",
-        f"--trainer.callbacks.kind={kind}",
-    )
+    options = (f"--trainer.callbacks.ranks={ranks}", f"--trainer.callbacks.kind={kind}")
     first = zygote.start(tmp_path, *words("cls", "run"), *TWO, "--trainer.callbacks+=mine.Fails", *options)
     found, text = ended(zygote, tmp_path, first)
     assert found == code
