@@ -6,7 +6,7 @@ import os
 import sys
 
 from nala_platform import argv, prompting
-from nala_platform.errors import DivergedError, GroupError, StoppedError, StorageError, UserError, near
+from nala_platform.errors import DivergedError, ExhaustedError, GroupError, StoppedError, StorageError, UserError, near
 
 HELP = """\
 nala: train, compare and ship models built on norm-aware linear attention
@@ -50,13 +50,15 @@ def main() -> None:
         sys.exit(_complain(error, 3))
     except StorageError as error:
         sys.exit(_complain(error, 4))
+    except ExhaustedError as error:
+        sys.exit(_complain(error, 5))
     except GroupError as error:
         sys.exit(_complain(error, error.code) if str(error) else error.code)
     except StoppedError as error:
         # the first process speaks for all; another's exit code that is not 0 would have its launcher kill the first
         if int(os.environ.get("LOCAL_RANK", 0)) == 0:
             print(f"nala: {error}", file=sys.stderr)
-            sys.exit(128 + error.signal)
+            sys.exit(error.code)
     except BrokenPipeError:  # the reader has seen enough, as head has
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains when it closes the pipe
         sys.exit(141)

@@ -35,7 +35,19 @@ class StoppedError(Exception):
 
     def __init__(self, message: str, signal: int) -> None:
         super().__init__(message)
-        self.signal = signal
+        self.code = 128 + signal
+
+
+class PrunedError(StoppedError):
+    """A sweep gave the run up, and it stopped. The command line prints the line and leaves with exit code 6."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, 0)
+        self.code = 6
+
+
+class ExhaustedError(MemoryError):
+    """The memory of a device did not suffice. The command line prints the line and leaves with exit code 5."""
 
 
 class GroupError(RuntimeError):

@@ -19,6 +19,7 @@ from nala_platform.callbacks.curves import Curves
 from nala_platform.callbacks.ema import EMA
 from nala_platform.callbacks.progress import progress
 from nala_platform.callbacks.report import Report
+from nala_platform.callbacks.reporter import sweep_reporter
 from nala_platform.callbacks.resume import ExactResume
 from nala_platform.callbacks.start import OnTrainStart, SameFolder
 from nala_platform.callbacks.stop import StopSignals
@@ -153,6 +154,7 @@ class Experiment(LightningCLI):
             callbacks.append(ExactResume(resumption.resets, resumption.is_finished) if resumption else ExactResume())
             if settings.ema.decay is not None:
                 callbacks.append(EMA(settings.ema.decay))
+            callbacks += sweep_reporter()
             if self.resumption is not None:
                 callbacks.append(OnTrainStart(self._write_config))
             config["logger"] = [CSVLog(self.folder), *_listed(config["logger"])]

@@ -4,11 +4,13 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from nala_platform.errors import StorageError, UserError
+from nala_platform.errors import ExhaustedError, StorageError, UserError
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
+_CPU_EXHAUSTED = "DefaultCPUAllocator: can't allocate memory"  # torch raises a plain RuntimeError for it
 
 
 @contextmanager
@@ -24,6 +26,14 @@ def translated() -> Iterator[None]:
         raise StorageError(
             f"cannot write {error.filename or 'to the run folder'}: {error.strerror}. What was saved before is whole: "
             "make room there, then go on with nala fit --resume"
+        ) from error
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if not isinstance(error, torch.OutOfMemoryError | MemoryError) and _CPU_EXHAUSTED not in str(error):
+            raise
+        said = str(error).partition("\n")[0][:120] or "the system gave no more"
+        raise ExhaustedError(
+            f"out of memory ({said}): lower --data.batch_size, raise "
+            "--trainer.accumulate_grad_batches by as much, or take a smaller network or crop"
         ) from error
     except MisconfigurationException as error:  # Lightning's own word for a user's mistake
         raise UserError(" ".join(str(error).split())) from error

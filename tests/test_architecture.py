@@ -28,7 +28,7 @@ ARROWS = {
     "callbacks": {"metrics", "errors", "runs"},
     "tasks": {"metrics", "optim", "errors"},
     "conf": set(),
-    "sweeps": {"errors", "runs", "argv"},
+    "sweeps": {"errors", "runs", "argv", "arguments"},
     "metrics": {"errors"},
     "optim": {"errors"},
     "errors": set(),
