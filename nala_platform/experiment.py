@@ -14,6 +14,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from nala_platform import runs
 from nala_platform.callbacks.checkpoint import RunCheckpoint
+from nala_platform.callbacks.costs import Costs
 from nala_platform.callbacks.csv_log import CSVLog
 from nala_platform.callbacks.curves import Curves
 from nala_platform.callbacks.ema import EMA
@@ -144,8 +145,9 @@ class Experiment(LightningCLI):
 
     def _make_trainer(self, settings: Namespace) -> Trainer:
         config = {**settings.trainer, "default_root_dir": str(self.folder)}
-        report = Report(settings.report.metrics, self.config[str(self.subcommand)].seed_everything)
-        callbacks: list[Callback] = [SameFolder(), report]
+        costs = Costs()
+        report = Report(settings.report.metrics, self.config[str(self.subcommand)].seed_everything, costs)
+        callbacks: list[Callback] = [SameFolder(), costs, report]
         config["plugins"] = [*_listed(config["plugins"]), CheckpointFile()]
         if self.subcommand == "fit":
             settings.checkpoint.stop = self.stop

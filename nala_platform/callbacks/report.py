@@ -11,6 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.console import Console
 from rich.table import Table
 
+from nala_platform.callbacks.costs import Costs
 from nala_platform.runs import SUMMARY, versions, write_json
 
 
@@ -18,17 +19,17 @@ class Report(Callback):
     """Writes ``summary.json`` after a validation or test run and prints the result beside the trivial baselines.
 
     The file states the metrics, the protocol that they were computed with (as the data module tells it), classes that
-    did not occur, baselines, seed, command, versions, wall time, the parameters and the checkpoint scored.
+    did not occur, baselines, seed, command, versions, wall time, the parameters, the costs and the checkpoint scored.
 
     Args:
         metrics: names without their split, the first being the one to judge by, such as ``["miou", "pixel_accuracy"]``.
         seed: of the run.
+        costs: measures them.
     """
 
-    def __init__(self, metrics: list[str], seed: int) -> None:
+    def __init__(self, metrics: list[str], seed: int, costs: Costs) -> None:
         super().__init__()
-        self.metrics = metrics
-        self.seed = seed
+        self.metrics, self.seed, self.costs = metrics, seed, costs
         self._start = time.monotonic()
         self._fit: dict[str, Any] = {}
 
@@ -61,6 +62,7 @@ class Report(Callback):
             "parameters": sum(p.numel() for p in pl_module.parameters()),
             "checkpoint": _within(trainer.ckpt_path, folder),
             **self._fit,
+            **self.costs.found(),
             "seed": self.seed,
             "command": shlex.join(["nala", *sys.argv[1:]]),
             "wall_time_s": round(time.monotonic() - self._start, 1),
