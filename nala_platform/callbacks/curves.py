@@ -8,8 +8,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from nala_platform.callbacks.files import save_figure
-from nala_platform.runs import METRICS
+from nala_platform.runs import METRICS, save_figure
 
 Series = tuple[list[float], list[float]]
 

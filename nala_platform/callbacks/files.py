@@ -1,18 +1,6 @@
-"""What callbacks write for a person: figures, and files named after the images they are of."""
+"""Files named after the images they are of."""
 
-from io import BytesIO
 from pathlib import Path
-
-from matplotlib.figure import Figure
-
-from nala_platform.runs import write_atomic
-
-
-def save_figure(figure: Figure, path: Path, dpi: int = 110) -> None:
-    """Write ``figure`` as a whole PNG file, or nothing."""
-    buffer = BytesIO()
-    figure.savefig(buffer, dpi=dpi, format="png")
-    write_atomic(path, buffer.getvalue())
 
 
 class ImageFiles:

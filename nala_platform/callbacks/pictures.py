@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from torch import Tensor
 
-from nala_platform.callbacks.files import save_figure
+from nala_platform.runs import save_figure
 
 Palette = tuple[tuple[int, int, int], ...]
 

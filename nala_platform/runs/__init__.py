@@ -3,7 +3,7 @@
 Light: importing this loads no torch; `checkpoint_file` and `verify`, which do, are imported by name.
 """
 
-from nala_platform.runs.files import versions, write_atomic, write_json
+from nala_platform.runs.files import save_figure, versions, write_atomic, write_json
 from nala_platform.runs.folder import (
     BEST,
     CHECKPOINTS,
@@ -33,6 +33,7 @@ __all__ = [
     "find_folder",
     "find_run",
     "new_folder",
+    "save_figure",
     "take_folder",
     "versions",
     "write_atomic",

@@ -1,5 +1,7 @@
 """Files that are whole or not there at all, and what a result depends on."""
 
+from __future__ import annotations
+
 import json
 import math
 import os
@@ -8,8 +10,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
+from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:  # what has no pictures to write need not load it
+    from matplotlib.figure import Figure
 
 _PARTIAL = ".partial-"
 _REPORTED = ("torch", "lightning", "torchmetrics", "timm", "transformers", "segmentation-models-pytorch", "numpy")
@@ -45,6 +51,13 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write ``value`` as JSON that any reader takes: NaN and infinities, which JSON lacks, become ``null``."""
     write_atomic(path, json.dumps(_finite(value), indent=2, allow_nan=False, default=str) + "\n")
+
+
+def save_figure(figure: Figure, path: Path, dpi: int = 110) -> None:
+    """Write ``figure`` as a whole PNG file, or nothing."""
+    buffer = BytesIO()
+    figure.savefig(buffer, dpi=dpi, format="png")
+    write_atomic(path, buffer.getvalue())
 
 
 def give_name(path: Path, name: Path) -> None:
