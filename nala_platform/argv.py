@@ -137,7 +137,7 @@ def _resumed(command: str, where: str, others: list[str]) -> str | None:
     """The run to go on with; None: ``auto`` has found none, so one begins."""
     if command != "fit":
         raise UserError(f"nala {command} RUN scores or uses a run; --resume goes with nala fit")
-    folder = _value(others, "--folder")
+    folder = typed_value(others, "--folder")
     if where != "auto":
         if folder is not None:
             raise UserError("--resume RUN goes on in the run's own folder: leave --folder away")
@@ -147,7 +147,8 @@ def _resumed(command: str, where: str, others: list[str]) -> str | None:
     return folder if (Path(folder) / runs.CONFIG).is_file() else None
 
 
-def _value(words: list[str], flag: str) -> str | None:
+def typed_value(words: list[str], flag: str) -> str | None:
+    """What follows the flag; None if it was not typed."""
     for place, word in enumerate(words):
         if _is_flag(word, flag):
             return word.partition("=")[2] if "=" in word else " ".join(words[place + 1 : place + 2])

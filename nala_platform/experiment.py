@@ -13,6 +13,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_only
 
 from nala_platform import runs
+from nala_platform.argv import typed_value
 from nala_platform.callbacks.checkpoint import RunCheckpoint
 from nala_platform.callbacks.costs import Costs
 from nala_platform.callbacks.csv_log import CSVLog
@@ -48,7 +49,7 @@ def run(words: list[str]) -> None:
         UserError: a key, value or file is wrong; the message is one line.
     """
     quiet()
-    with translated():
+    with translated(typed_value(words, "--ckpt_path")):
         Experiment(words)
 
 

@@ -1,6 +1,7 @@
 """What the libraries underneath raise, as errors of ours."""
 
 import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,11 +12,18 @@ from nala_platform.errors import ExhaustedError, StorageError, UserError
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 _CPU_EXHAUSTED = "DefaultCPUAllocator: can't allocate memory"  # torch raises a plain RuntimeError for it
+_MISFIT = re.compile(r"Error\(s\) in loading state_dict for \w+:\s+(?P<what>.*)", re.DOTALL)
+_SHAPES = re.compile(r"size mismatch for (\S+): .*?torch\.Size\(\[(.*?)\]\).*?torch\.Size\(\[(.*?)\]\)")
+_KEYS = re.compile(r"(Missing|Unexpected) key\(s\) in state_dict: \"(.*?)\"")
 
 
 @contextmanager
-def translated() -> Iterator[None]:
-    """Inside, an error that means a user's mistake or a full disk is raised as the one of ours that says so."""
+def translated(checkpoint: str | None = None) -> Iterator[None]:
+    """Inside, an error that means a user's mistake or a full disk is raised as the one of ours that says so.
+
+    Args:
+        checkpoint: the file that is loaded inside, if one is.
+    """
     try:
         yield
     except StorageError:
@@ -29,6 +37,8 @@ def translated() -> Iterator[None]:
         ) from error
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if not isinstance(error, torch.OutOfMemoryError | MemoryError) and _CPU_EXHAUSTED not in str(error):
+            if misfit := _misfit(str(error), checkpoint):
+                raise UserError(misfit) from error
             raise
         said = str(error).partition("\n")[0][:120] or "the system gave no more"
         raise ExhaustedError(
@@ -48,3 +58,26 @@ def translated() -> Iterator[None]:
         if cause is None:
             raise
         raise cause from None
+
+
+def _misfit(said: str, checkpoint: str | None) -> str | None:
+    """What to say when weights do not fit the network; None: torch's message means something else.
+
+    >>> said = "size mismatch for network.w: copying a param with shape torch.Size([2, 3]) from checkpoint, the shape"
+    >>> said = f"Error(s) in loading state_dict for Task:\\n\\t{said} in current model is torch.Size([4, 3])."
+    >>> _misfit(said, "a.ckpt").partition(": give")[0]
+    'a.ckpt does not fit this network: network.w is (2, 3) there and (4, 3) here'
+    """
+    if (found := _MISFIT.search(said)) is None:
+        return None
+    what = found["what"]
+    if shapes := _SHAPES.search(what):
+        key, there, here = shapes.groups()
+        differs = f"{key.removeprefix('module.')} is ({there}) there and ({here}) here"
+    elif keys := _KEYS.search(what):
+        places = "here alone" if keys[1] == "Missing" else "there alone"
+        differs = f"{keys[2].removeprefix('module.')} is {places}"
+    else:
+        differs = what.splitlines()[0]
+    mend = "give the --model.network options that it was trained with; config.yaml of its run has them"
+    return f"{checkpoint or 'the checkpoint'} does not fit this network: {differs}: {mend}"

@@ -105,7 +105,22 @@ def test_checkpoints_hold_plain_types(seg_run: Path):
     """R13."""
     for name in ("best.ckpt", "last.ckpt"):
         checkpoint = torch.load(seg_run / "checkpoints" / name, weights_only=True)
-        assert checkpoint["epoch"] in (0, 1)
+        assert checkpoint["global_step"] in (3, 6)
+    assert checkpoint["nala"]["position"] == {"epoch": 2, "batch": 0, "validating": False}
+    assert (checkpoint["epoch"], checkpoint["global_step"]) == (2, 6)
+
+
+def test_a_checkpoint_of_another_size_is_one_line(cls_run: Path, folder: Path):
+    best = cls_run / "checkpoints" / "best.ckpt"
+    other = ("--model.network.backbone", "nalaformer_xt")
+    for words in (
+        ("test", str(cls_run), *other),
+        ("fit", "--task", "cls", "--config", "smoke", "--name", "other", *other, f"--ckpt_path={best}"),
+    ):
+        text = nala(folder, *words, code=2).stderr
+        assert f"{best} does not fit this network: network." in text.splitlines()[-1]
+        assert text.splitlines()[-1].startswith("nala: error: ") and "config.yaml of its run has them" in text
+        assert re.search(r"network\.\S+ is \([\d, ]+\) there and \([\d, ]+\) here", text)
 
 
 def metrics(folder: Path) -> dict[str, float]:
