@@ -1,0 +1,93 @@
+"""What a sweep improves: a metric of the validation part, or what a run costs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from nala_platform import argv
+from nala_platform.errors import UserError, near
+
+COSTS = ("parameters", "seconds_per_step", "peak_memory_bytes", "gmacs")
+"""Keys of a run's ``summary.json``; less is better."""
+_DIRECTIONS = {"max": "maximize", "min": "minimize"}
+_KEYS = ("metric", "direction", "value")
+
+
+class Objective(NamedTuple):
+    """One objective.
+
+    Attributes:
+        metric: ``val/…``, or one of `COSTS`.
+        direction: maximize or minimize.
+        value: of a metric: the best of all validations, or the last.
+    """
+
+    metric: str
+    direction: str
+    value: str
+
+
+def read_objectives(entries: Any, task: str, overrides: tuple[str, ...], where: str) -> tuple[Objective, ...]:
+    """The objectives that a study file lists; for none, what the task's best checkpoint is chosen by.
+
+    Args:
+        entries: names, or mappings with the keys of `Objective`.
+        task: whose metric, and whose direction for it, is taken where none is said.
+        overrides: that every trial is started with; they may name another metric for the checkpoint.
+        where: begins the message when one is wrong.
+
+    Raises:
+        UserError: no metric that can be an objective, or no direction for it.
+    """
+    monitor, mode = _monitor(task, overrides)
+    listed = entries if isinstance(entries, list | tuple) else [entries if entries is not None else monitor]
+    known = {monitor: _DIRECTIONS.get(mode, mode), "val/loss": "minimize", **dict.fromkeys(COSTS, "minimize")}
+    read = tuple(_objective(entry, known, where) for entry in listed)
+    if len({objective.metric for objective in read}) < len(read) or not read:
+        raise UserError(f"{where} needs metrics, each once, such as [{monitor}, parameters]")
+    return read
+
+
+def _objective(entry: Any, known: dict[str, str], where: str) -> Objective:
+    given = {"metric": entry} if isinstance(entry, str) else entry
+    if not isinstance(given, dict) or not isinstance(given.get("metric"), str):
+        raise UserError(f"{where}: {entry!r} is no objective: write {{metric: …, direction: maximize}}")
+    for key in given:
+        if key not in _KEYS:
+            raise UserError(f"{where}: an objective has no {key!r}{near(str(key), _KEYS)} It has {', '.join(_KEYS)}")
+    metric = given["metric"]
+    if metric.startswith("test/"):
+        raise UserError(f"{where}: {metric} would choose by the part that judges: use val/{metric.partition('/')[2]}")
+    if not metric.startswith("val/") and metric not in COSTS:
+        raise UserError(f"{where}: no metric {metric!r}{near(metric, known)} It is val/… or one of {', '.join(COSTS)}")
+    if (direction := given.get("direction", known.get(metric))) is None:
+        raise UserError(f"{where}: {metric} needs direction: maximize or minimize")
+    direction, value = _DIRECTIONS.get(direction, direction), given.get("value", "best")
+    if direction not in _DIRECTIONS.values() or value not in ("best", "last"):
+        raise UserError(f"{where}: {metric}: direction is maximize or minimize, value is best or last")
+    return Objective(metric, direction, value)
+
+
+def _monitor(task: str, overrides: tuple[str, ...]) -> tuple[str, str]:
+    """The metric and the mode that choose the best checkpoint, by files and words in the order in which they count."""
+    found = {"monitor": "val/loss", "mode": "min"}
+    for path in (argv.CONF / f"{task}.yaml", *(argv.conf_file(name) for name in typed(overrides, "--config", "-c"))):
+        settings = yaml.safe_load(Path(path).read_text())
+        found |= {key: value for key, value in (settings.get("checkpoint") or {}).items() if key in found}
+    for key in found:
+        found[key] = [found[key], *typed(overrides, f"--checkpoint.{key}")][-1]
+    return found["monitor"], found["mode"]
+
+
+def typed(words: tuple[str, ...], *flags: str) -> Iterator[str]:
+    """The values that ``words`` give one of ``flags``, as ``--flag value`` or ``--flag=value``.
+
+    >>> list(typed(("--config", "a", "-c=b"), "--config", "-c"))
+    ['a', 'b']
+    """
+    for place, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        if flag in flags and (equals or place + 1 < len(words)):
+            yield value if equals else words[place + 1]
