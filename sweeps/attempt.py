@@ -1,0 +1,126 @@
+"""One `nala fit` process of a trial, from its start to how it ended.
+
+The run tells its worker each score through a pipe and waits for the answer, go on or stop: nothing of Optuna's is in
+the run, and a stop comes at the same step of all its processes. The run dies with its worker, so no two ever write to
+one run folder.
+"""
+
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+REPORT_VARIABLE = "NALA_SWEEP_REPORT"  # "<file descriptor of answers>,<of reports>,<metric>"
+GRACE = 60.0  # seconds to save in, after SIGTERM
+_PDEATHSIG = 1  # prctl's option
+
+
+class Ending(NamedTuple):
+    """How a process ended: its exit code, and which of our own doings came before."""
+
+    code: int
+    was_pruned: bool = False
+    was_out_of_time: bool = False
+    was_stopped: bool = False
+
+
+class Attempt:
+    """A running process.
+
+    Args:
+        words: of the command behind ``nala``.
+        log: file to which what it prints is appended.
+        metric: that it reports after each validation.
+        environment: variables beside those of this process.
+    """
+
+    def __init__(self, words: list[str], log: Path, metric: str, environment: dict[str, str]) -> None:
+        answers, self._answer = os.pipe()
+        self._reports, reports = os.pipe()
+        self._open = b""
+        variables = {**os.environ, **environment, REPORT_VARIABLE: f"{answers},{reports},{metric}"}
+        parent = os.getpid()
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "nala_platform", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=variables,
+                pass_fds=(answers, reports),
+                start_new_session=True,  # Ctrl-C reaches the worker, which decides
+                preexec_fn=lambda: die_with(parent),
+            )
+        os.close(answers)
+        os.close(reports)
+
+    def follow(
+        self, report: Callable[[dict[str, Any]], bool], tick: Callable[[], bool], seconds: float | None
+    ) -> Ending:
+        """Attend the process until it ends.
+
+        Args:
+            report: is given each report; True lets the run stop.
+            tick: is called about each second; True asks the run to save and leave.
+            seconds: it may take; None: as many as it wants.
+        """
+        start, asked, ending = time.monotonic(), 0.0, Ending(0)
+        while self.process.poll() is None:
+            if self._wait(1.0):
+                ending = ending._replace(was_pruned=self._attend(report) or ending.was_pruned)
+            now = time.monotonic()
+            if not asked and seconds is not None and now - start > seconds:
+                ending, asked = ending._replace(was_out_of_time=True), now
+                self._signal(signal.SIGTERM)
+            elif not asked and tick():
+                ending, asked = ending._replace(was_stopped=True), now
+                self._signal(signal.SIGTERM)
+            elif asked and now - asked > GRACE:
+                self._signal(signal.SIGKILL)
+        while self._wait(0.0) and self._attend(report, answer=False) is not None:
+            pass
+        self.close()
+        return ending._replace(code=self.process.returncode)
+
+    def close(self) -> None:
+        """Leave nothing of the process group behind."""
+        self._signal(signal.SIGKILL)
+        os.close(self._reports)
+        os.close(self._answer)
+
+    def _wait(self, seconds: float) -> bool:
+        return bool(select.select([self._reports], [], [], seconds)[0])
+
+    def _attend(self, report: Callable[[dict[str, Any]], bool], answer: bool = True) -> bool | None:
+        """Take what the run said; None at the end of it, else whether it is to stop."""
+        data = os.read(self._reports, 65536)
+        if not data:
+            time.sleep(0.05)  # the pipe is closed, so it is always ready; the process is about to end
+            return None
+        *lines, self._open = (self._open + data).split(b"\n")
+        stops = [report(json.loads(line)) for line in lines if line]
+        if stops and answer:
+            os.write(self._answer, b"stop\n" if any(stops) else b"go on\n")
+        return any(stops)
+
+    def _signal(self, number: int) -> None:
+        try:
+            # the group's first process hears of a request to save, and tells the others; a kill is for all of them
+            (os.kill if number == signal.SIGTERM else os.killpg)(self.process.pid, number)
+        except ProcessLookupError:
+            return
+
+
+def die_with(parent: int, number: int = signal.SIGKILL) -> None:
+    """In a new process: get signal ``number`` when ``parent`` ends, whatever ends it. Linux alone can promise this."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PDEATHSIG, number)
+        if os.getppid() != parent:
+            os._exit(1)

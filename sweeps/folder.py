@@ -1,0 +1,74 @@
+"""A sweep on disk: its folder, its frozen plan, and where its study lives."""
+
+import json
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from nala_platform import runs
+from nala_platform.errors import UserError
+
+from .plan import Plan
+from .storage import exclusive
+from .trials import Trials
+
+PLAN, PLACE = "sweep.yaml", "storage.json"
+
+
+class Sweep(NamedTuple):
+    """A sweep that has begun.
+
+    Attributes:
+        folder: with its plan, its trials' run folders and its report.
+        name: of its study.
+        url: of the study's storage; None is the journal in the folder.
+        plan: as it was frozen.
+    """
+
+    folder: Path
+    name: str
+    url: str | None
+    plan: Plan
+
+    def trials(self) -> Trials:
+        """Its trials, seen by this process."""
+        return Trials(self.folder, self.url, self.name, self.plan)
+
+
+def open_sweep(folder: Path) -> Sweep:
+    """The sweep in ``folder``.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not (folder / PLAN).is_file() or not (folder / PLACE).is_file():
+        raise UserError(f"{folder} is not the folder of a sweep: it has no {PLAN} and {PLACE}")
+    place = json.loads((folder / PLACE).read_text())
+    return Sweep(folder, place["name"], place["url"], Plan.from_yaml((folder / PLAN).read_text()))
+
+
+def begin(folder: Path, name: str, url: str | None, plan: Plan) -> Sweep:
+    """Make the sweep, or find that it has begun here or on another machine.
+
+    Raises:
+        UserError: a study of this name searches another space, or for another task.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make {folder}: {error.strerror}; choose another --sweeps_dir") from error
+    sweep = Sweep(folder.absolute(), name, url, plan)
+    trials = sweep.trials()
+    with exclusive(trials.storage, sweep.folder, name):
+        stored = trials.study.user_attrs.get("plan")
+        if stored is not None:
+            if differing := Plan.from_dict(stored).differences(plan):
+                raise UserError(
+                    f"the sweep {name} in {folder} has begun with another plan: {'; '.join(differing)}. Give this one "
+                    f"another --name; with --new-study-from {folder} it takes the finished trials over"
+                )
+        trials.study.set_user_attr("plan", plan.to_dict())
+        runs.write_atomic(folder / PLAN, plan.to_yaml())
+        runs.write_json(folder / PLACE, {"name": name, "url": url})
+        os.chmod(folder / PLACE, 0o600)  # a URL may hold a password
+    return sweep

@@ -1,0 +1,125 @@
+"""Where a study lives: an Optuna journal file in the sweep's folder, or a database; and one lock over its changes.
+
+The journal is Optuna's own. Its lock here is the kernel's (`flock`), which a killed process cannot leave behind, and
+who takes it first cuts off a line that a killed process wrote half: Optuna would refuse the whole file for it.
+"""
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal._file import BaseJournalFileLock
+
+from nala_platform.errors import UserError
+
+JOURNAL, LOCK = "journal.log", "sweep.lock"
+_BLOCK = 4096
+
+
+class JournalLock(BaseJournalFileLock):
+    """Exclusive while a process writes to the journal, and gone with the process.
+
+    Args:
+        path: of the journal file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._handle: int | None = None
+
+    def acquire(self) -> bool:
+        """Wait for the lock, then see to it that the file ends with a whole line."""
+        self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT)
+        fcntl.flock(self._handle, fcntl.LOCK_EX)
+        cut_torn_line(self._handle)
+        return True
+
+    def release(self) -> None:
+        """Let others in."""
+        assert self._handle is not None
+        os.close(self._handle)
+        self._handle = None
+
+
+def cut_torn_line(handle: int) -> int:
+    """Cut off what stands behind the last end of a line; the number of bytes. Needs the lock."""
+    size = end = os.fstat(handle).st_size
+    while end > 0:
+        start = max(0, end - _BLOCK)
+        at = os.pread(handle, end - start, start).rfind(b"\n")
+        if at >= 0:
+            end = start + at + 1
+            break
+        end = start
+    if end < size:
+        os.ftruncate(handle, end)
+        os.fsync(handle)
+    return size - end
+
+
+def open_storage(folder: Path, url: str | None) -> BaseStorage:
+    """The study's storage: of ``url``, or the journal in ``folder``.
+
+    Raises:
+        UserError: the database cannot be reached, or its driver is not installed.
+    """
+    if url is None:
+        path = folder / JOURNAL
+        return JournalStorage(JournalFileBackend(str(path), lock_obj=JournalLock(path)))
+    try:
+        # a connection that the server closed meanwhile is replaced, not used; waiting for a lock has an end
+        return RDBStorage(url, engine_kwargs={"pool_pre_ping": True}, skip_compatibility_check=False)
+    except ImportError as error:
+        raise UserError(
+            f"--storage {_hidden(url)} needs a driver: {error}. For PostgreSQL: pip install 'nala-platform[postgres]', "
+            "and write the URL as postgresql+psycopg://user:password@host/database"
+        ) from error
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in ("sqlalchemy", "psycopg", "optuna"):
+            raise
+        reason = str(error).splitlines()[0]
+        raise UserError(f"cannot open --storage {_hidden(url)}: {reason}") from error
+
+
+@contextmanager
+def exclusive(storage: BaseStorage, folder: Path, name: str) -> Iterator[None]:
+    """Inside, no other process of this study, on whatever machine it runs, is inside.
+
+    A lock of the kernel's on a file in ``folder``, or an advisory lock of PostgreSQL's: both are gone with the process.
+    """
+    engine: Any = getattr(storage, "engine", None)
+    if engine is not None and engine.dialect.name == "postgresql":
+        import sqlalchemy
+
+        key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
+        with engine.connect() as connection:
+            connection.execute(sqlalchemy.text("SELECT pg_advisory_lock(:key)"), {"key": key})
+            try:
+                yield
+            finally:
+                connection.execute(sqlalchemy.text("SELECT pg_advisory_unlock(:key)"), {"key": key})
+        return
+    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def quiet() -> None:
+    """Optuna reports each of its steps; a sweep has its own table."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+def _hidden(url: str) -> str:
+    """Without the password."""
+    head, at, tail = url.rpartition("@")
+    return f"{head.rpartition(':')[0]}:***@{tail}" if at and head.count(":") > 1 else url

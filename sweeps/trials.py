@@ -1,0 +1,173 @@
+"""The trials of a study as work to be shared out: each is done once, whoever dies on the way.
+
+The n trials of a sweep exist from its beginning, in the state WAITING. A claim makes one RUNNING and notes its owner;
+a trial whose owner has died, or that was interrupted, is WAITING again with its parameters and its reports, and the
+next owner goes on from its checkpoint. So nothing is counted twice, and n is n, over all workers and machines.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from .owner import is_alive, me
+from .plan import Plan
+from .storage import exclusive, open_storage
+
+TRIALS = "trials"  # the folder of their run folders
+FINISHED, PRUNED = "finished", "pruned"
+
+
+class Claim(NamedTuple):
+    """A trial that this process runs now.
+
+    Attributes:
+        number: of the trial, 0...
+        trial: Optuna's handle on it.
+        values: of the space's dimensions, by config path.
+        folder: its run folder.
+        seconds: that earlier attempts took.
+        retries: how many of them ended by no fault of the trial's own.
+    """
+
+    number: int
+    trial: optuna.Trial
+    values: dict[str, Any]
+    folder: Path
+    seconds: float
+    retries: int
+
+
+class Trials:
+    """One study, seen by one process.
+
+    Args:
+        folder: of the sweep.
+        url: of the storage; None is the journal in the folder.
+        name: of the study.
+        plan: of the sweep.
+    """
+
+    def __init__(self, folder: Path, url: str | None, name: str, plan: Plan) -> None:
+        self.folder, self.name, self.plan = folder, name, plan
+        self.storage = open_storage(folder, url)
+        with exclusive(self.storage, folder, name):
+            self.study = optuna.create_study(
+                study_name=name,
+                storage=self.storage,
+                directions=[objective.direction for objective in plan.objectives],
+                pruner=plan.make_pruner(),
+                load_if_exists=True,
+            )
+
+    def all(self) -> list[FrozenTrial]:
+        """Every trial, in order of its number."""
+        return self.study.get_trials(deepcopy=False)
+
+    def provide(self, number: int) -> None:
+        """See to it that there are ``number`` trials; more that are there already stay."""
+        with exclusive(self.storage, self.folder, self.name):
+            for _ in range(number - len(self.all())):
+                # not `enqueue_trial`, which marks a trial as fixed by a person: a grid would pass it by
+                self.study.add_trial(create_trial(state=TrialState.WAITING))
+
+    def claim(self) -> Claim | None:
+        """Make the first trial that waits, or whose owner is dead, this process's own; None: there is none."""
+        with exclusive(self.storage, self.folder, self.name):
+            for frozen in self.all():
+                if frozen.state == TrialState.RUNNING and is_interrupted(frozen):
+                    self._wait_again(frozen, {"end": frozen.user_attrs.get("heartbeat"), "exit": "owner died"})
+                elif frozen.state != TrialState.WAITING:
+                    continue
+                self.storage.set_trial_state_values(frozen._trial_id, TrialState.RUNNING)
+                return self._own(frozen)
+        return None
+
+    def _own(self, frozen: FrozenTrial) -> Claim:
+        """Note the owner, and fix the trial's parameters unless they are."""
+        # One seed for each trial: workers that all began with the study's would all draw the same.
+        self.study.sampler = self.plan.make_sampler(frozen.number)
+        trial = optuna.Trial(self.study, frozen._trial_id)
+        noted = self.storage.get_trial(frozen._trial_id).user_attrs.get("attempts", [])
+        place = f"{TRIALS}/{frozen.number:05d}"
+        now, owner = time.time(), me()
+        attempts = [*noted, {**owner, "start": now}]
+        for key, value in (("owner", owner), ("heartbeat", now), ("folder", place), ("attempts", attempts)):
+            trial.set_user_attr(key, value)
+        return Claim(
+            number=frozen.number,
+            trial=trial,
+            values=self.plan.space.suggest(trial),
+            folder=self.folder / place,
+            seconds=sum((attempt.get("end") or attempt["start"]) - attempt["start"] for attempt in noted),
+            retries=sum(attempt.get("is_retry", False) for attempt in noted),
+        )
+
+    def beat(self, claim: Claim) -> None:
+        """Show a sign of life."""
+        claim.trial.set_user_attr("heartbeat", time.time())
+
+    def report(self, claim: Claim, step: int, value: float) -> bool:
+        """Store an intermediate value; whether the trial is to stop, being hopeless."""
+        if len(self.plan.objectives) > 1:  # Optuna's trial reports, and prunes, by a single one alone
+            self.storage.set_trial_intermediate_value(claim.trial._trial_id, step, value)
+            return False
+        # A run that went on from before a validation comes to it again, and to the same value.
+        if step not in self.storage.get_trial(claim.trial._trial_id).intermediate_values:
+            claim.trial.report(value, step)
+        self.study._thread_local.cached_all_trials = None  # other workers' reports count too
+        return not math.isnan(value) and claim.trial.should_prune()
+
+    def give_back(self, claim: Claim, exit: str, is_retry: bool) -> None:
+        """Let the trial wait to be gone on with."""
+        with exclusive(self.storage, self.folder, self.name):
+            frozen = self.storage.get_trial(claim.trial._trial_id)
+            self._wait_again(frozen, {"end": time.time(), "exit": exit, "is_retry": is_retry})
+
+    def finish(self, claim: Claim, outcome: str, exit: str, values: list[float] | None, **facts: Any) -> None:
+        """Close the trial: COMPLETE with ``values``, PRUNED, or FAIL with the reason.
+
+        Args:
+            claim: that is done.
+            outcome: a word or two.
+            exit: how the process ended.
+            values: of the objectives; None where there are none.
+            facts: plain values to keep beside them; ``reason`` says why a trial failed.
+        """
+        number, frozen = claim.trial._trial_id, self.storage.get_trial(claim.trial._trial_id)
+        self._note_attempt(frozen, {"end": time.time(), "exit": exit})
+        for key, value in {"outcome": outcome, **facts}.items():
+            self.storage.set_trial_user_attr(number, key, value)
+        state = {FINISHED: TrialState.COMPLETE, PRUNED: TrialState.PRUNED}.get(outcome, TrialState.FAIL)
+        if state == TrialState.PRUNED and frozen.intermediate_values:
+            values = [frozen.intermediate_values[max(frozen.intermediate_values)]]
+        self.storage.set_trial_state_values(number, state, values if state != TrialState.FAIL else None)
+
+    def is_full(self) -> bool:
+        """Whether every trial is finished."""
+        return all(trial.state.is_finished() for trial in self.all())
+
+    def count(self, of: Callable[[FrozenTrial], bool]) -> int:
+        """How many trials are so."""
+        return sum(map(of, self.all()))
+
+    def _wait_again(self, frozen: FrozenTrial, end: dict[str, Any]) -> None:
+        self._note_attempt(frozen, end)
+        self.storage.set_trial_state_values(frozen._trial_id, TrialState.WAITING)
+
+    def _note_attempt(self, frozen: FrozenTrial, end: dict[str, Any]) -> None:
+        attempts = [dict(attempt) for attempt in frozen.user_attrs.get("attempts", [])]
+        if attempts:
+            attempts[-1].update(end)
+            self.storage.set_trial_user_attr(frozen._trial_id, "attempts", attempts)
+
+
+def is_interrupted(frozen: FrozenTrial) -> bool:
+    """Whether a RUNNING trial's owner is dead."""
+    owner = frozen.user_attrs.get("owner")
+    # killed between the two: RUNNING, and nobody's
+    return owner is None or not is_alive(owner, frozen.user_attrs.get("heartbeat", 0.0))

@@ -1,0 +1,127 @@
+"""A worker of a sweep: claims a trial, runs it, tells how it ended, and so on until none is left.
+
+Run as ``python -m nala_platform.sweeps.worker FOLDER``. Each process of a sweep may be killed at any moment: what it
+has claimed and not told is claimed again by another.
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from nala_platform.errors import UserError
+
+from .attempt import Attempt, Ending
+from .folder import Sweep, open_sweep
+from .outcome import FINISHED, INTERRUPTED, Outcome, facts, judge, values
+from .owner import HEARTBEAT
+from .slots import slot
+from .storage import quiet
+from .trials import Claim, Trials
+
+
+class Worker:
+    """One worker.
+
+    Args:
+        sweep: that it works for.
+        threads: of each trial's process on a CPU.
+    """
+
+    def __init__(self, sweep: Sweep, threads: int) -> None:
+        self.sweep, self.plan, self.threads = sweep, sweep.plan, threads
+        self.trials: Trials = sweep.trials()
+        self.stopped_by = 0
+        self._last_beat = 0.0
+
+    def listen(self) -> None:
+        """Let SIGINT and SIGTERM, also the kernel's at the parent's death, save the trial and end this worker."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda received, frame: setattr(self, "stopped_by", received))
+
+    def work(self) -> int:
+        """Do trials until there is none to claim; the exit code."""
+        while not self.stopped_by:
+            with slot(self.sweep.folder / "slots", self.plan.devices_per_trial, self._wants_slot) as environment:
+                claim = self.trials.claim() if environment is not None and not self.stopped_by else None
+                if claim is None:
+                    break
+                self._run(claim, environment or {})
+        return 128 + self.stopped_by if self.stopped_by else 0
+
+    def _wants_slot(self) -> bool:
+        return not self.stopped_by and not self.trials.is_full()
+
+    def _run(self, claim: Claim, environment: dict[str, str]) -> None:
+        log = claim.folder.with_suffix(".log")
+        log.parent.mkdir(parents=True, exist_ok=True)
+        objective = self.plan.objectives[0].metric
+        if self.plan.devices_per_trial == 0:
+            environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(self.threads))}
+        self._last_beat = time.monotonic()
+        attempt = Attempt(self._words(claim), log, objective if objective.startswith("val/") else "", environment)
+        limit = self.plan.trial_timeout_s
+        ending = attempt.follow(
+            report=lambda said: self.trials.report(claim, said["step"], said["value"]),
+            tick=lambda: self._tick(claim),
+            seconds=None if limit is None else max(0.0, limit - claim.seconds),
+        )
+        self._close(claim, ending, log)
+
+    def _words(self, claim: Claim) -> list[str]:
+        return [
+            *("fit", "--task", self.plan.task, *self.plan.overrides, *self.plan.space.words(claim.values)),
+            *("--folder", str(claim.folder), "--resume", "auto"),
+        ]
+
+    def _tick(self, claim: Claim) -> bool:
+        if time.monotonic() - self._last_beat > HEARTBEAT:
+            self.trials.beat(claim)
+            self._last_beat = time.monotonic()
+        return bool(self.stopped_by)
+
+    def _close(self, claim: Claim, ending: Ending, log: Path) -> None:
+        outcome = judge(ending, log)
+        if outcome.name == INTERRUPTED:
+            self.trials.give_back(claim, outcome.exit, is_retry=False)
+        elif outcome.is_retry and claim.retries < self.plan.max_retries:
+            self.trials.give_back(claim, outcome.exit, is_retry=True)
+        else:
+            self._finish(claim, outcome)
+
+    def _finish(self, claim: Claim, outcome: Outcome) -> None:
+        known: dict[str, Any] = facts(claim.folder)
+        found: list[float] | None = None
+        if outcome.name == FINISHED:
+            reports = self.trials.storage.get_trial(claim.trial._trial_id).intermediate_values
+            result = values(self.plan.objectives, reports, known)
+            if isinstance(result, str):
+                outcome = Outcome("no value", outcome.exit, result)
+            else:
+                found = result
+        elif outcome.is_retry:
+            outcome = outcome._replace(reason=f"{outcome.reason}; tried {claim.retries + 1} times")
+        seconds = claim.seconds + time.time() - self._started(claim)
+        reason = {"reason": outcome.reason} if outcome.reason else {}
+        self.trials.finish(claim, outcome.name, outcome.exit, found, seconds=seconds, **reason, **known)
+
+    def _started(self, claim: Claim) -> float:
+        return self.trials.storage.get_trial(claim.trial._trial_id).user_attrs["attempts"][-1]["start"]
+
+
+def main(words: list[str]) -> int:
+    """Work for the sweep in the folder that ``words`` name; the exit code."""
+    quiet()
+    try:
+        worker = Worker(open_sweep(Path(words[0])), threads=int(words[1]))
+        worker.listen()
+        return worker.work()
+    except UserError as error:
+        print(f"nala: error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

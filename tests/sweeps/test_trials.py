@@ -1,0 +1,194 @@
+"""Trials as work to be shared out: each claimed once, gone on with when its owner dies, n is n."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from nala_platform.sweeps.attempt import Ending
+from nala_platform.sweeps.folder import begin, open_sweep
+from nala_platform.sweeps.objective import Objective
+from nala_platform.sweeps.outcome import judge, values
+from nala_platform.sweeps.plan import Plan
+from nala_platform.sweeps.storage import quiet
+from optuna.trial import TrialState
+
+from nala_platform.errors import UserError
+
+quiet()
+SETTINGS = {
+    "task": "cls",
+    "n_trials": 30,
+    "space": {"model.optimizer.lr": {"float": {"low": 1e-4, "high": 1e-1, "log": True}}},
+    "sampler": "RandomSampler",
+    "pruner": {"class_path": "MedianPruner", "init_args": {"n_startup_trials": 2, "n_warmup_steps": 0}},
+}
+
+
+@pytest.fixture(params=["journal", "postgres"])
+def where(request, tmp_path: Path):
+    """A sweep's folder and its storage's URL, of both kinds."""
+    if request.param == "journal":
+        yield tmp_path, None
+    else:
+        yield tmp_path, request.getfixturevalue("postgres")
+
+
+def sweep(where, **changes):
+    return begin(where[0], "s", where[1], Plan.from_dict({**SETTINGS, **changes}))
+
+
+CLAIMER = """
+import sys, time
+from pathlib import Path
+from nala_platform.sweeps.folder import open_sweep
+from nala_platform.sweeps.storage import quiet
+quiet()
+trials = open_sweep(Path(sys.argv[1])).trials()
+while claim := trials.claim():
+    print(claim.number, claim.values["model.optimizer.lr"], flush=True)
+    if sys.argv[2] == "hold":
+        trials.report(claim, 1, 0.25)
+        print("held", flush=True)
+        time.sleep(600)
+    trials.finish(claim, "finished", "exit code 0", [0.5])
+"""
+
+
+def claimer(folder: Path, how: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", CLAIMER, str(folder), how], stdout=subprocess.PIPE, text=True)
+
+
+def test_workers_at_once_do_each_trial_once_and_none_alike(where):
+    """S4, S8."""
+    made = sweep(where)
+    made.trials().provide(30)
+    workers = [claimer(where[0], "go") for _ in range(6)]
+    lines = [line.split() for worker in workers for line in worker.communicate(timeout=120)[0].splitlines()]
+    assert [worker.returncode for worker in workers] == [0] * 6
+    assert sorted(int(number) for number, _ in lines) == list(range(30))
+    assert len({rate for _, rate in lines}) == 30  # no two workers draw from one seed
+    trials = made.trials()
+    assert trials.is_full() and trials.claim() is None and len(trials.all()) == 30
+    trials.provide(30)
+    assert len(trials.all()) == 30  # a full study is a no-op
+    trials.provide(32)
+    assert len(trials.all()) == 32 and not trials.is_full()
+
+
+def test_a_trial_of_a_dead_owner_goes_on_with_its_parameters_and_reports(where):
+    """S5, S6."""
+    made = sweep(where, n_trials=1)
+    made.trials().provide(1)
+    worker = claimer(where[0], "hold")
+    number, rate = worker.stdout.readline().split()
+    assert worker.stdout.readline() == "held\n"
+    trials = made.trials()
+    assert trials.claim() is None  # it lives
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    claim = trials.claim()
+    assert (claim.number, claim.values["model.optimizer.lr"]) == (int(number), float(rate))
+    assert claim.retries == 0 and claim.seconds >= 0
+    trials.report(claim, 2, 0.75)
+    trials.finish(claim, "finished", "exit code 0", [0.75], note="x")
+    (frozen,) = trials.all()
+    assert frozen.state == TrialState.COMPLETE and frozen.intermediate_values == {1: 0.25, 2: 0.75}
+    first, second = frozen.user_attrs["attempts"]
+    assert first["exit"] == "owner died" and first["pid"] == worker.pid and first["end"] is not None
+    assert second["exit"] == "exit code 0" and second["pid"] == os.getpid() and frozen.user_attrs["note"] == "x"
+
+
+def test_what_is_given_back_is_next_and_its_retries_are_counted(where):
+    """S7."""
+    trials = sweep(where, n_trials=2).trials()
+    trials.provide(2)
+    for retries, is_retry in enumerate((True, True, False)):
+        claim = trials.claim()
+        assert (claim.number, claim.retries) == (0, retries)
+        trials.give_back(claim, "SIGKILL", is_retry=is_retry)
+    assert trials.claim().retries == 2
+
+
+def test_hopeless_trials_are_told_to_stop(where):
+    """S3: the median of what the others reported at that step."""
+    trials = sweep(where).trials()
+    trials.provide(4)
+    for value in (0.8, 0.9, 0.85):
+        claim = trials.claim()
+        assert not trials.report(claim, 5, value)
+        trials.finish(claim, "finished", "exit code 0", [value])
+    claim = trials.claim()
+    assert not trials.report(claim, 4, math.nan)  # S10: it is for its end to be judged
+    assert trials.report(claim, 5, 0.1)
+    trials.finish(claim, "pruned", "exit code 6", None)
+    frozen = trials.all()[3]
+    assert frozen.state == TrialState.PRUNED and frozen.value == 0.1
+    assert trials.study.best_value == 0.9
+
+
+def test_another_plan_is_refused_with_what_differs(where):
+    """S9."""
+    made = sweep(where)
+    assert open_sweep(where[0]).plan == made.plan
+    sweep(where, n_trials=40, max_retries=1)  # these may change
+    with pytest.raises(UserError, match=r"space\.model\.optimizer\.lr: .*0\.1.* in the sweep, .*0\.2.* was asked for"):
+        sweep(where, space={"model.optimizer.lr": {"float": {"low": 1e-4, "high": 0.2, "log": True}}})
+    with pytest.raises(UserError, match="task: cls in the sweep, seg was asked for"):
+        sweep(where, task="seg", objectives=["val/miou"])
+    assert open_sweep(where[0]).plan.n_trials == 40
+
+
+@pytest.mark.parametrize(
+    ("ending", "name", "is_retry"),
+    [
+        (Ending(0), "finished", False),
+        (Ending(6, was_pruned=True), "pruned", False),
+        (Ending(0, was_pruned=True), "pruned", False),
+        (Ending(143, was_out_of_time=True), "time limit", False),
+        (Ending(143, was_stopped=True), "interrupted", False),
+        (Ending(143), "killed", True),
+        (Ending(-signal.SIGKILL), "killed", True),
+        (Ending(137), "killed", True),
+        (Ending(1), "crash", False),
+        (Ending(2), "user error", False),
+        (Ending(3), "diverged", False),
+        (Ending(4), "storage", True),
+        (Ending(5), "out of memory", False),
+    ],
+)
+def test_ends_are_told_apart(ending: Ending, name: str, is_retry: bool, tmp_path: Path):
+    """S7, S10, S11."""
+    (tmp_path / "log").write_text("epoch 1\nnala: error: the reason\nsomething later\n")
+    outcome = judge(ending, tmp_path / "log")
+    assert (outcome.name, outcome.is_retry) == (name, is_retry)
+    if name in ("crash", "user error", "diverged", "storage", "out of memory"):
+        assert outcome.reason == "the reason"
+
+
+def test_values_of_the_objectives():
+    best, last = Objective("val/x", "maximize", "best"), Objective("val/x", "minimize", "last")
+    least = Objective("val/x", "minimize", "best")
+    reports, known = {2: 0.5, 4: math.nan, 6: 0.25}, {"parameters": 7, "metrics": {"val/y": 0.125}}
+    assert values((best,), reports, known) == [0.5]
+    assert values((least,), reports, known) == [0.25]
+    assert values((last, Objective("parameters", "minimize", "best")), reports, known) == [0.25, 7.0]
+    assert values((best, Objective("val/y", "maximize", "best")), reports, known) == [0.5, 0.125]
+    assert values((best,), {1: math.nan}, known) == "the objective val/x is nan"  # S10
+    assert values((best,), {}, known) == "the objective val/x is None"
+    assert values((last,), {1: 0.5, 2: math.inf}, known) == "the objective val/x is inf"
+    assert values((best, Objective("gmacs", "minimize", "best")), reports, known) == "the objective gmacs is None"
+
+
+def test_signs_of_life_are_stored(where):
+    trials = sweep(where).trials()
+    trials.provide(1)
+    claim = trials.claim()
+    before = trials.all()[0].user_attrs["heartbeat"]
+    time.sleep(0.01)
+    trials.beat(claim)
+    assert trials.all()[0].user_attrs["heartbeat"] > before
