@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import optuna
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from .owner import is_alive, me
@@ -59,7 +60,7 @@ class Trials:
             self.study = optuna.create_study(
                 study_name=name,
                 storage=self.storage,
-                directions=[objective.direction for objective in plan.objectives],
+                directions=[StudyDirection[objective.direction.upper()] for objective in plan.objectives],
                 pruner=plan.make_pruner(),
                 load_if_exists=True,
             )
