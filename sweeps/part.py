@@ -5,6 +5,8 @@ import inspect
 import warnings
 from typing import Any, NamedTuple, TypeVar
 
+from optuna.pruners import BasePruner
+
 from nala_platform.errors import UserError, near
 
 Made = TypeVar("Made")
@@ -67,7 +69,8 @@ def make_part(part: Part, base: type[Made], where: str, **ours: Any) -> Made:
     for name in part.init_args:
         if name not in taken:
             raise UserError(f"{where}: {part.name} has no option {name!r}{near(name, taken)} It has {', '.join(taken)}")
-    options = {name: _value(value, where) for name, value in part.init_args.items()}
+    package = "optuna.pruners" if issubclass(base, BasePruner) else "optuna.samplers"
+    options = {name: _value(value, package, base, where) for name, value in part.init_args.items()}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Optuna calls much of what is in use experimental
@@ -78,10 +81,9 @@ def make_part(part: Part, base: type[Made], where: str, **ours: Any) -> Made:
         raise UserError(f"{where}: {part.name} cannot be built: {' '.join(str(error).split())}") from error
 
 
-def _value(value: Any, where: str) -> Any:
-    if isinstance(value, dict) and "class_path" in value:
-        return make_part(read_part(value, "optuna", where), object, where)
-    return value
+def _value(value: Any, package: str, base: type[Any], where: str) -> Any:
+    is_part = isinstance(value, dict) and "class_path" in value
+    return make_part(read_part(value, package, where), base, where) if is_part else value
 
 
 def _find(class_path: str, base: type[Made], where: str) -> type[Made]:

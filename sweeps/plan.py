@@ -22,7 +22,7 @@ from .objective import Objective, read_objectives
 from .part import Part, make_part, read_part
 from .rehearsal import rehearse
 from .space import Space
-from .study_file import find_study, read_settings
+from .study_file import find_study, read_settings, read_text
 
 __all__ = ["Objective", "Plan", "read_plan"]
 
@@ -176,7 +176,7 @@ def read_plan(study: str, overrides: Sequence[str] = (), options: Namespace | No
         UserError: no such study, or a mistake in it; the message names the file and the key.
     """
     path = find_study(study)
-    settings = read_settings(path.read_text(), str(path))
+    settings = read_settings(read_text(path), str(path))
     names = {"trial_timeout": "trial_timeout_s"}
     for key in ("task", "n_trials", "seed", "devices_per_trial", "trial_timeout"):
         if (value := getattr(options, key, None)) is not None:
@@ -217,8 +217,10 @@ def _overrides(words: Any, space: Space, where: str) -> tuple[str, ...]:
 
 
 def _absolute(flag: str, value: str) -> str:
-    is_path = flag in ("--config", "-c") or _PLACE.fullmatch(flag)
-    return str(Path(value).expanduser().absolute()) if is_path and Path(value).expanduser().exists() else value
+    path = Path(value).expanduser()
+    is_file = flag in ("--config", "-c") and path.is_file()  # else the name of one that is shipped
+    is_place = _PLACE.fullmatch(flag) and path.exists() and value not in ("bpe", "bytes")  # names of tokenizers
+    return str(path.absolute()) if is_file or is_place else value
 
 
 def _sampler(given: Any, space: Space, objectives: tuple[Objective, ...], where: str) -> Part:

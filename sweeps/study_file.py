@@ -12,7 +12,18 @@ STUDIES = Path(__file__).parent
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2's floats: by the rules of 1.1, which PyYAML follows, ``1e-3`` is a text."""
+    """YAML 1.2's floats: by the rules of 1.1, which PyYAML follows, ``1e-3`` is a text. And no key twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """As PyYAML does, which takes the last of several lines with one key."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    problem=f"{key.value} stands twice", problem_mark=key.start_mark
+                )
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
 
 
 _Loader.add_implicit_resolver(
@@ -33,6 +44,20 @@ def find_study(name: str) -> Path:
             return candidate
     shipped = sorted(path.stem for path in STUDIES.glob("*.yaml"))
     raise UserError(f"no study {name!r}{near(name, shipped)} Shipped: {', '.join(shipped)}; or give a path")
+
+
+def read_text(path: Path) -> str:
+    """Of a study file.
+
+    Raises:
+        UserError: it cannot be read, or is no text.
+    """
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is no text: a study is a YAML file") from error
 
 
 def read_settings(text: str, where: str) -> dict[str, Any]:
