@@ -1,6 +1,7 @@
 """One run from a parsed command line: LightningCLI, with run folders, one-line errors and a test after the fit."""
 
 import os
+import re
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
@@ -32,6 +33,7 @@ from nala_platform.notices import DroppedKeys, quiet
 from nala_platform.parse_errors import explain
 from nala_platform.resumption import Resumption
 from nala_platform.runs.checkpoint_file import CheckpointFile
+from nala_platform.runs.lock import RunLock
 
 # The processes that Lightning starts for DDP run this same command; they find the first one's folder here.
 FOLDER_VARIABLE = "NALA_RUN_FOLDER"
@@ -49,8 +51,8 @@ def run(words: list[str]) -> None:
         UserError: a key, value or file is wrong; the message is one line.
     """
     quiet()
-    with translated(typed_value(words, "--ckpt_path")):
-        Experiment(words)
+    with translated(typed_value(words, "--ckpt_path")), RunLock() as lock:
+        Experiment(words, lock)
 
 
 class Parser(LightningArgumentParser):
@@ -59,6 +61,12 @@ class Parser(LightningArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise; `Experiment.parse_arguments` makes one line of it."""
         raise UserError(message) from ex
+
+    def parse_args(self, args: Any = None, *others: Any, **options: Any) -> Any:
+        """Let ``null`` be null below a class path too: jsonargparse hands such a value on as Python writes it."""
+        if args is not None:
+            args = [f"{word[:-4]}null" if re.fullmatch(r"--[\w.]+=None", word) else word for word in args]
+        return super().parse_args(args, *others, **options)
 
 
 class Experiment(LightningCLI):
@@ -70,9 +78,11 @@ class Experiment(LightningCLI):
 
     Args:
         words: the expanded command line.
+        lock: taken by the first process of a fit on the run folder.
     """
 
-    def __init__(self, words: list[str]) -> None:
+    def __init__(self, words: list[str], lock: RunLock) -> None:
+        self.lock = lock
         self.resumption: Resumption | None = None
         self.stop, self.group = StopSignals(), Group()
         dropped = DroppedKeys()
@@ -120,6 +130,8 @@ class Experiment(LightningCLI):
         name = self.config.subcommand
         config = self.config[name]
         if config.resume is not None and name == "fit":
+            if rank_zero_only.rank == 0:
+                self.lock.take(runs.find_folder(config.resume))
             self.resumption = Resumption(config.resume, config.ckpt_path, config.reset)
             self.resumption.settle(config, self._parser(name).dump(config, skip_none=False))
         elif config.reset:
@@ -173,17 +185,19 @@ class Experiment(LightningCLI):
         return trainer
 
     def _make_folder(self, settings: Namespace) -> Path:
+        if self.resumption is not None:
+            return self.resumption.folder
         if rank_zero_only.rank != 0:
             return Path(os.environ.get(FOLDER_VARIABLE) or settings.folder or settings.runs_dir)
-        if self.resumption is not None:
-            os.environ[FOLDER_VARIABLE] = str(self.resumption.folder)
-            return self.resumption.folder
         if settings.ckpt_path and self.subcommand != "fit" and Path(settings.ckpt_path).parent.name == runs.CHECKPOINTS:
             parent, name = Path(settings.ckpt_path).parent.parent / str(self.subcommand), ""
         else:
             label = "" if self.subcommand == "fit" else str(self.subcommand)
             parent, name = Path(settings.runs_dir) / (settings.task or "own"), settings.name or label
         folder = runs.take_folder(Path(settings.folder)) if settings.folder else runs.new_folder(parent, name)
+        if self.subcommand == "fit":
+            self.lock.take(folder)
+            runs.take_folder(folder)  # who held the lock may have begun a run here
         os.environ[FOLDER_VARIABLE] = str(folder)
         return folder
 
@@ -217,7 +231,7 @@ class Experiment(LightningCLI):
         if (
             self.resumption is None
             and rank_zero_only.rank == 0
-            and {path.name for path in self.folder.iterdir()} <= {runs.CONFIG}
+            and {path.name for path in self.folder.iterdir()} <= {runs.CONFIG, runs.LOCK}
         ):
             shutil.rmtree(self.folder)
 
@@ -237,7 +251,7 @@ class Experiment(LightningCLI):
 
     def after_fit(self) -> None:
         """Score the test split at the best checkpoint."""
-        best = self.folder / runs.CHECKPOINTS / runs.BEST
+        best = Path(self.trainer.default_root_dir) / runs.CHECKPOINTS / runs.BEST  # which all processes agree on
         if getattr(self.trainer, "fast_dev_run", False):
             return
         if not best.is_file():

@@ -1,6 +1,8 @@
 """Where a run that was stopped goes on: its folder, its checkpoint, and what was typed to be different."""
 
 import sys
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +71,13 @@ class Resumption:
         """
         path = self.folder / runs.CONFIG
         stored = yaml.safe_load(path.read_text())
-        self.changes = changes.compare(stored, yaml.safe_load(as_text), self.resets)
+        wanted = yaml.safe_load(as_text)
+        for key, places in changes.appended_again(stored, wanted).items():
+            *above, name = key.split(".")
+            branch = reduce(getitem, above, wanted)
+            for tree, part in ((config, key), (branch, name)):
+                tree[part] = [entry for place, entry in enumerate(tree[part]) if place not in places]
+        self.changes = changes.compare(stored, wanted, self.resets)
         changes.refuse(self.changes)
         rate = config.get(changes.RATE)
         for root in changes.restored_subtrees(self.changes):

@@ -8,11 +8,12 @@ from nala_platform import argv
 from nala_platform.errors import UserError
 from nala_platform.experiment import Experiment
 from nala_platform.parse_errors import explain
+from nala_platform.runs.lock import RunLock
 
 
 def parse_error(*words: str) -> str:
     with pytest.raises(UserError) as caught:
-        Experiment(argv.expand(["fit", *words]))
+        Experiment(argv.expand(["fit", *words]), RunLock())
     text = str(caught.value)
     assert "\n" not in text
     return text
@@ -67,7 +68,7 @@ def test_a_changed_class_path_lists_the_keys_it_drops(tmp_path: Path, capsys: py
     mine.write_text("model:\n  init_args:\n    optimizer:\n      init_args:\n        amsgrad: true\n")
     with pytest.raises(SystemExit):
         words = ["--config", str(mine), "--model.optimizer", "torch.optim.SGD", "--model.optimizer.lr", "1e-3"]
-        Experiment(argv.expand(["fit", "--task", "seg", *words, "--print_config"]))
+        Experiment(argv.expand(["fit", "--task", "seg", *words, "--print_config"]), RunLock())
     printed = capsys.readouterr()
     assert "torch.optim.SGD instead of torch.optim.AdamW drops {'amsgrad': True}" in printed.err
     assert "lr: 0.001" in printed.out
@@ -79,5 +80,5 @@ def test_a_number_in_scientific_notation_is_a_number(tmp_path: Path, capsys: pyt
     mine = tmp_path / "mine.yaml"
     mine.write_text(f"model:\n  init_args:\n    optimizer:\n      init_args:\n        lr: {text}\n")
     with pytest.raises(SystemExit):
-        Experiment(argv.expand(["fit", "--task", "seg", "--config", str(mine), "--print_config"]))
+        Experiment(argv.expand(["fit", "--task", "seg", "--config", str(mine), "--print_config"]), RunLock())
     assert "lr: 0.001\n" in capsys.readouterr().out

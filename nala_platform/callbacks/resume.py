@@ -54,7 +54,8 @@ class ExactResume(Callback):
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """A checkpoint may be written within a validation."""
         self._validating = not trainer.sanity_checking
-        self._restore_random()
+        if self._validating:  # after a sanity check, Lightning puts back the generators that were before it
+            self._restore_random()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The position is behind the validation now."""

@@ -1,6 +1,7 @@
 """Runs on disk: folders, whole files, checkpoints, and what changed since a run was stopped.
 
-Light: importing this loads no torch; `checkpoint_file` and `verify`, which do, are imported by name.
+Light: importing this loads no torch; `checkpoint_file`, which does, and `lock`, which wants a Unix, are imported by
+name.
 """
 
 from nala_platform.runs.files import save_figure, versions, write_atomic, write_json
@@ -9,6 +10,7 @@ from nala_platform.runs.folder import (
     CHECKPOINTS,
     CONFIG,
     LAST,
+    LOCK,
     METRICS,
     PREVIOUS,
     SUMMARY,
@@ -25,6 +27,7 @@ __all__ = [
     "CHECKPOINTS",
     "CONFIG",
     "LAST",
+    "LOCK",
     "METRICS",
     "PREVIOUS",
     "SUMMARY",

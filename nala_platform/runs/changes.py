@@ -48,6 +48,24 @@ def compare(stored: Mapping[str, Any], wanted: Mapping[str, Any], resets: tuple[
     return changes
 
 
+def appended_again(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Which entries of lists were appended although the run has them: whoever starts a run with the same words each
+    time, ``--trainer.callbacks+ X`` among them, means one X.
+
+    Returns:
+        The places of the repeated entries, by key of the list.
+
+    >>> appended_again({"trainer": {"callbacks": ["a", "b"]}}, {"trainer": {"callbacks": ["a", "b", "c", "b"]}})
+    {'trainer.callbacks': [3]}
+    """
+    old, found = dict(_leaves(stored)), {}
+    for key, new in _leaves(wanted):
+        had = old.get(key)
+        if isinstance(had, list) and had and isinstance(new, list) and new[: len(had)] == had:
+            found[key] = [place for place in range(len(had), len(new)) if new[place] in had]
+    return {key: places for key, places in found.items() if places}
+
+
 def _verdict(key: str, stored: Any, wanted: Any, resets: tuple[str, ...]) -> tuple[str, str]:
     if _within(key, _IDENTITY) or (key == "ema.decay" and None in (stored, wanted)):
         return REFUSED, "begin a new run for it"

@@ -18,6 +18,7 @@ PREVIOUS = "previous.ckpt"
 WEIGHTS = "model.safetensors"
 SUMMARY = "summary.json"
 METRICS = "metrics.csv"
+LOCK = ".lock"
 
 
 class Run(NamedTuple):
@@ -76,7 +77,7 @@ def take_folder(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot make the run folder {folder}: {error.strerror}; choose another --folder") from error
-    if any(folder.iterdir()):
+    if any(path.name != LOCK for path in folder.iterdir()):
         raise UserError(f"{folder} is not empty: a run wants a --folder of its own")
     return folder
 

@@ -2,8 +2,10 @@
 
 import csv
 import os
+import re
 import resource
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,11 @@ def rows(run: Path) -> list[dict[str, str]]:
 
 def rates(run: Path) -> dict[int, float]:
     return {int(row["step"]): float(row["lr"]) for row in rows(run) if row["lr"]}
+
+
+def content(run: Path) -> dict[Path, bytes]:
+    """Of all files but the lock, which the killed process has left."""
+    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
 def refusal(zygote, folder: Path, *words: str) -> str:
@@ -103,12 +110,11 @@ def test_what_is_typed_is_applied_restored_or_refused_and_said(zygote, run: Path
     ],
 )
 def test_what_would_make_it_another_run_is_refused(typed, named, zygote, run: Path, tmp_path: Path):
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    before = content(run)
     assert zygote.wait(zygote.start(tmp_path, "fit", "--resume", "run", *typed)) == 2
     text = (tmp_path / "output.txt").read_text()
     assert named in text and "Traceback" not in text
-    after = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    assert after == before  # nothing is lost
+    assert content(run) == before  # nothing is lost
 
 
 def test_the_rate_can_be_reset(zygote, run: Path, tmp_path: Path):
@@ -166,6 +172,23 @@ def test_when_all_are_damaged_nothing_begins(zygote, run: Path, tmp_path: Path):
     text = (tmp_path / "output.txt").read_text()
     assert "no whole checkpoint in run" in text and text.count("cut short") >= 4
     assert "is damaged" in refusal(zygote, tmp_path, "fit", "--resume", "run", "--ckpt_path", "best")
+
+
+def test_one_process_at_a_time_trains_a_run(zygote, straight, run: Path, tmp_path: Path):
+    """The second waits, and goes on from what the first had reached when it is gone."""
+    first = zygote.start(tmp_path, "fit", "--resume", "run", output="first.txt")
+    while f"process {first} " not in (run / ".lock").read_text():  # there is that of the killed one
+        time.sleep(0.01)
+    second = zygote.start(tmp_path, "fit", "--resume", "run")
+    begun = read_note(run / LAST)["step"]
+    wait_for(run, begun + 1, 60)
+    os.kill(first, signal.SIGKILL)
+    assert zygote.wait(first) == -signal.SIGKILL
+    assert zygote.wait(second) == 0
+    text = (tmp_path / "output.txt").read_text()
+    assert int(re.search(r"resuming run/checkpoints/last.ckpt at step (\d+)", text).group(1)) > begun
+    assert_same(straight("cls").folder, run)
+    assert not (run / ".lock").exists()
 
 
 def test_compiled_and_plain_runs_read_each_other(zygote, run: Path, tmp_path: Path):
