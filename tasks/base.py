@@ -62,7 +62,9 @@ class Task(LightningModule, ABC):
         self.scores = nn.ModuleDict({"val": scores.clone(), "test": scores.clone()})
         self._last_loss: Tensor | None = None
         # Not Lightning's own mean of an epoch: that one forgets, in a run resumed within it, what came before.
-        self.train_loss = MeanMetric(nan_strategy="disable").set_dtype(torch.float64)
+        self.train_loss = _mean()
+        # Nor in an evaluation: over processes with unequal counts it divides by their mean, rounded down.
+        self.losses = nn.ModuleDict({"val": _mean(), "test": _mean()})
         self.schedule_start = 0
 
     @abstractmethod
@@ -144,18 +146,23 @@ class Task(LightningModule, ABC):
 
     def _evaluate(self, split: str, batch: dict[str, Any]) -> Tensor:
         step = self.step(batch)
-        scores = self.scores[split]
-        assert isinstance(scores, Metric)
+        scores, loss = self._metrics(split)
         scores.update(step.prediction, step.target)
-        self.log(f"{split}/loss", step.loss, batch_size=step.count, sync_dist=True)
+        loss.update(step.loss, step.count)
         return step.prediction
 
     def _finish(self, split: str) -> None:
-        scores = self.scores[split]
-        assert isinstance(scores, Metric)
+        scores, loss = self._metrics(split)
         # torchmetrics has reduced over processes already, so every rank logs the same number
-        self.log_dict({f"{split}/{name}": value.float() for name, value in scores.compute().items()})
+        values = {"loss": loss.compute(), **scores.compute()}
+        self.log_dict({f"{split}/{name}": value.float() for name, value in values.items()})
         scores.reset()
+        loss.reset()
+
+    def _metrics(self, split: str) -> tuple[Metric, Metric]:
+        scores, loss = self.scores[split], self.losses[split]
+        assert isinstance(scores, Metric) and isinstance(loss, Metric)
+        return scores, loss
 
     def configure_optimizers(self) -> dict[str, Any]:
         """Optimizer over parameter groups, schedule over the run's optimizer steps."""
@@ -200,3 +207,7 @@ class Task(LightningModule, ABC):
         mean.reset()
         mean.update(0.0, 0.0)  # so that it counts as filled
         mean.mean_value, mean.weight = sums_P2[rank].to(mean.mean_value)
+
+
+def _mean() -> MeanMetric:
+    return MeanMetric(nan_strategy="disable").set_dtype(torch.float64)
