@@ -18,6 +18,8 @@ nala: train, compare and ship models built on norm-aware linear attention
   nala generate RUN --prompt "The "        let a language model go on with a text; --seed, --temperature, …
   nala evaluate RUN --tasks piqa,boolq     score a language model on tasks of lm-evaluation-harness
   nala export RUN FOLDER                   write a language model as a Hugging Face folder
+  nala sweep STUDY --workers 2 [-- --KEY VALUE ...]   search: smoke, alpha, alpha_warmup_lr, attention, or a YAML
+  nala sweep --resume DIR | status DIR | doctor DIR   go on, look, mend
   nala verify-resume --task TASK [...]     kill such a run, resume it, and say whether it ends the same to the bit
   nala tasks                               the tasks and their defaults
 
@@ -34,6 +36,7 @@ nala: train, compare and ship models built on norm-aware linear attention
 APART = {
     "evaluate": "nala_platform.evaluate",
     "export": "nala_platform.export",
+    "sweep": "nala_platform.sweeps.command",
     "verify-resume": "nala_platform.verify",
 }
 

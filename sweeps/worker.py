@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from nala_platform.arguments import Arguments
 from nala_platform.errors import UserError
 
 from .attempt import Attempt, Ending
@@ -27,11 +28,13 @@ class Worker:
 
     Args:
         sweep: that it works for.
-        threads: of each trial's process on a CPU.
+        threads: of each trial's process on a CPU; None: as torch chooses.
+        is_placed: somebody else has given this process its devices.
     """
 
-    def __init__(self, sweep: Sweep, threads: int) -> None:
+    def __init__(self, sweep: Sweep, threads: int | None = None, is_placed: bool = False) -> None:
         self.sweep, self.plan, self.threads = sweep, sweep.plan, threads
+        self._devices = 0 if is_placed else self.plan.devices_per_trial
         self.trials: Trials = sweep.trials()
         self.stopped_by = 0
         self._last_beat = 0.0
@@ -41,14 +44,16 @@ class Worker:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda received, frame: setattr(self, "stopped_by", received))
 
-    def work(self) -> int:
-        """Do trials until there is none to claim; the exit code."""
+    def work(self, once: bool = False) -> int:
+        """Do trials until there is none to claim, or one alone; the exit code."""
         while not self.stopped_by:
-            with slot(self.sweep.folder / "slots", self.plan.devices_per_trial, self._wants_slot) as environment:
+            with slot(self.sweep.folder / "slots", self._devices, self._wants_slot) as environment:
                 claim = self.trials.claim() if environment is not None and not self.stopped_by else None
                 if claim is None:
                     break
                 self._run(claim, environment or {})
+            if once:
+                break
         return 128 + self.stopped_by if self.stopped_by else 0
 
     def _wants_slot(self) -> bool:
@@ -58,7 +63,7 @@ class Worker:
         log = claim.folder.with_suffix(".log")
         log.parent.mkdir(parents=True, exist_ok=True)
         objective = self.plan.objectives[0].metric
-        if self.plan.devices_per_trial == 0:
+        if self.plan.devices_per_trial == 0 and self.threads is not None:
             environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(self.threads))}
         self._last_beat = time.monotonic()
         attempt = Attempt(self._words(claim), log, objective if objective.startswith("val/") else "", environment)
@@ -114,10 +119,16 @@ class Worker:
 def main(words: list[str]) -> int:
     """Work for the sweep in the folder that ``words`` name; the exit code."""
     quiet()
+    parser = Arguments("a worker", "Do trials of a sweep.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--once", action="store_true")
+    parser.add_argument("--placed", action="store_true")
     try:
-        worker = Worker(open_sweep(Path(words[0])), threads=int(words[1]))
+        options = parser.read(words)
+        worker = Worker(open_sweep(options.folder), options.threads, options.placed)
         worker.listen()
-        return worker.work()
+        return worker.work(options.once)
     except UserError as error:
         print(f"nala: error: {error}", file=sys.stderr)
         return 2

@@ -50,7 +50,7 @@ def children() -> dict[int, list[int]]:
 def victims(parent: int) -> dict[str, list[int]]:
     """The processes of a sweep by what they are."""
     tree = children()
-    workers = tree.get(parent, [])
+    workers = [one for one in tree.get(parent, []) if b"sweeps.worker" in Path(f"/proc/{one}/cmdline").read_bytes()]
     return {"parent": [parent], "worker": workers, "trial": [one for worker in workers for one in tree.get(worker, [])]}
 
 
