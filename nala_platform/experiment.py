@@ -68,12 +68,6 @@ class Parser(LightningArgumentParser):
             args = [f"{word[:-4]}null" if re.fullmatch(r"--[\w.]+=None", word) else word for word in args]
         return super().parse_args(args, *others, **options)
 
-    def parse_args(self, args: Any = None, *others: Any, **options: Any) -> Any:
-        """Let ``null`` be null below a class path too: jsonargparse hands such a value on as Python writes it."""
-        if args is not None:
-            args = [f"{word[:-4]}null" if re.fullmatch(r"--[\w.]+=None", word) else word for word in args]
-        return super().parse_args(args, *others, **options)
-
 
 class Experiment(LightningCLI):
     """A run: parse, build, write the run folder, train and score.
