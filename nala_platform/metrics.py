@@ -18,6 +18,26 @@ from nala_platform.errors import UserError
 WINDOW = 11  # pixels; edge of the window of SSIM
 
 
+class Mean(Metric):
+    """Weighted mean over all updates and processes. torchmetrics' own drops the weights where it lets NaN through."""
+
+    full_state_update = False
+    total: Tensor
+    weight: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for state in ("total", "weight"):
+            self.add_state(state, torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, value: Tensor, weight: int) -> None:
+        self.total += value.double() * weight
+        self.weight += weight
+
+    def compute(self) -> Tensor:
+        return self.total / self.weight
+
+
 class ClassificationScores(Metric):
     """Top-1 and top-5 accuracy over the split.
 

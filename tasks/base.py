@@ -11,9 +11,10 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torchmetrics import MeanMetric, Metric
+from torchmetrics import Metric
 
 from nala_platform.errors import DivergedError, UserError
+from nala_platform.metrics import Mean
 from nala_platform.optim import parameter_groups
 
 ScheduleCallable = Callable[[Optimizer, int], LRScheduler]
@@ -62,9 +63,9 @@ class Task(LightningModule, ABC):
         self.scores = nn.ModuleDict({"val": scores.clone(), "test": scores.clone()})
         self._last_loss: Tensor | None = None
         # Not Lightning's own mean of an epoch: that one forgets, in a run resumed within it, what came before.
-        self.train_loss = _mean()
+        self.train_loss = Mean()
         # Nor in an evaluation: over processes with unequal counts it divides by their mean, rounded down.
-        self.losses = nn.ModuleDict({"val": _mean(), "test": _mean()})
+        self.losses = nn.ModuleDict({"val": Mean(), "test": Mean()})
         self.schedule_start = 0
 
     @abstractmethod
@@ -180,7 +181,7 @@ class Task(LightningModule, ABC):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the loss of the epoch so far, of each process; name weights as if nothing was compiled."""
         mean: Any = self.train_loss
-        sums = self.all_gather(torch.stack([mean.mean_value, mean.weight]))
+        sums = self.all_gather(torch.stack([mean.total, mean.weight]))
         assert isinstance(sums, Tensor)
         checkpoint["train_loss"] = sums.reshape(-1, 2).tolist()
         checkpoint["schedule_start"] = self.schedule_start
@@ -205,9 +206,5 @@ class Task(LightningModule, ABC):
             sums_P2 = torch.stack([sums_P2.sum(0), *torch.zeros(processes - 1, 2, dtype=torch.float64)])
         mean: Any = self.train_loss
         mean.reset()
-        mean.update(0.0, 0.0)  # so that it counts as filled
-        mean.mean_value, mean.weight = sums_P2[rank].to(mean.mean_value)
-
-
-def _mean() -> MeanMetric:
-    return MeanMetric(nan_strategy="disable").set_dtype(torch.float64)
+        mean.update(torch.zeros(()), 0)  # so that it counts as filled
+        mean.total, mean.weight = sums_P2[rank].to(mean.total)

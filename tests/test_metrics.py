@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from nala_platform.metrics import ChoiceScores, ClassificationScores, SegmentationScores
+from nala_platform.metrics import ChoiceScores, ClassificationScores, Mean, SegmentationScores
 
 IGNORED = 255
 
@@ -113,3 +113,12 @@ def test_tied_choices_share_the_point_and_each_score_has_its_own_winner():
     # item 0: pmi takes choice 1, norm ties 0 and 2, a byte takes 1; item 1: 2, then 0, then 1
     assert (result["pmi"], result["norm"], result["norm_byte"]) == (0.5, 0.25, 0.0)
     assert result["norm_stderr"] == pytest.approx((0.25 * 0.75 / 2) ** 0.5)
+
+
+def test_a_mean_counts_every_sample_and_hides_no_nan():
+    mean = Mean()
+    mean.update(torch.tensor(2.0), 3)
+    mean.update(torch.tensor(3.0), 2)
+    assert float(mean.compute()) == 12 / 5
+    mean.update(torch.tensor(float("nan")), 1)
+    assert mean.compute().isnan()
