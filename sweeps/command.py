@@ -50,6 +50,7 @@ def main(words: list[str]) -> None:
 def _sweep(words: list[str]) -> None:
     ours, overrides = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
     options = _arguments().read(ours)
+    make_executor = look_up(EXECUTORS, options.executor, option="--executor")
     if options.resume is not None:
         if options.space is not None or overrides:
             raise UserError("nala sweep --resume DIR goes on with the plan that it began with: give it no other")
@@ -68,8 +69,7 @@ def _sweep(words: list[str]) -> None:
     each = sweep.plan.devices_per_trial
     if each and options.executor == "local":
         shares(devices(), each)  # refused before anything starts
-    executor = look_up(EXECUTORS, options.executor, option="--executor")(sweep.folder, options.workers, each)
-    Conductor(sweep, options.workers, executor).conduct()
+    Conductor(sweep, options.workers, make_executor(sweep.folder, options.workers, each)).conduct()
 
 
 def _arguments() -> Arguments:
