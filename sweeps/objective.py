@@ -1,6 +1,5 @@
 """What a sweep improves: a metric of the validation part, or what a run costs."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +38,7 @@ def read_objectives(entries: Any, task: str, overrides: tuple[str, ...], where: 
         where: begins the message when one is wrong.
 
     Raises:
-        UserError: no metric that can be an objective, or no direction for it.
+        UserError: no metric that can be an objective, no direction for it, or more than one metric of the validation.
     """
     monitor, mode = _monitor(task, overrides)
     listed = entries if isinstance(entries, list | tuple) else [entries if entries is not None else monitor]
@@ -47,7 +46,22 @@ def read_objectives(entries: Any, task: str, overrides: tuple[str, ...], where: 
     read = tuple(_objective(entry, known, where) for entry in listed)
     if len({objective.metric for objective in read}) < len(read) or not read:
         raise UserError(f"{where} needs metrics, each once, such as [{monitor}, parameters]")
+    if late := [objective.metric for objective in read[1:] if objective.metric.startswith("val/")]:
+        raise UserError(f"{where}: {late[0]} must be the first, and the only one of its kind: the others are costs")
     return read
+
+
+def checkpoint_words(objectives: tuple[Objective, ...], task: str, overrides: tuple[str, ...]) -> tuple[str, ...]:
+    """What lets a trial keep the checkpoint that is best by the first objective; nothing where it does, or was told.
+
+    So its test is of that checkpoint, and a metric that the task never logs ends a trial at its first validation.
+    """
+    first = objectives[0]
+    is_told = any(typed(overrides, f"--checkpoint.{key}") for key in ("monitor", "mode"))
+    if is_told or not first.metric.startswith("val/") or first.metric == _monitor(task, overrides)[0]:
+        return ()
+    mode = next(short for short, direction in _DIRECTIONS.items() if direction == first.direction)
+    return f"--checkpoint.monitor={first.metric}", f"--checkpoint.mode={mode}"
 
 
 def _objective(entry: Any, known: dict[str, str], where: str) -> Objective:
@@ -81,13 +95,15 @@ def _monitor(task: str, overrides: tuple[str, ...]) -> tuple[str, str]:
     return found["monitor"], found["mode"]
 
 
-def typed(words: tuple[str, ...], *flags: str) -> Iterator[str]:
+def typed(words: tuple[str, ...], *flags: str) -> list[str]:
     """The values that ``words`` give one of ``flags``, as ``--flag value`` or ``--flag=value``.
 
-    >>> list(typed(("--config", "a", "-c=b"), "--config", "-c"))
+    >>> typed(("--config", "a", "-c=b"), "--config", "-c")
     ['a', 'b']
     """
+    found = []
     for place, word in enumerate(words):
         flag, equals, value = word.partition("=")
         if flag in flags and (equals or place + 1 < len(words)):
-            yield value if equals else words[place + 1]
+            found.append(value if equals else words[place + 1])
+    return found

@@ -18,7 +18,7 @@ from nala_platform import argv
 from nala_platform.errors import UserError, near
 
 from .dimension import number
-from .objective import Objective, read_objectives
+from .objective import Objective, checkpoint_words, read_objectives
 from .part import Part, make_part, read_part
 from .rehearsal import rehearse
 from .space import Space
@@ -83,7 +83,7 @@ class Plan:
         return cls(
             title=str(settings.get("title") or Path(where).stem),
             task=task,
-            overrides=overrides,
+            overrides=(*overrides, *checkpoint_words(objectives, task, overrides)),
             space=space,
             objectives=objectives,
             sampler=sampler,

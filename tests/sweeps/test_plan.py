@@ -92,12 +92,21 @@ def test_the_default_objective_is_what_the_best_checkpoint_is_chosen_by(
     assert plan(task=task, overrides=list(overrides)).objectives == (Objective(*expected, "best"),)
 
 
+def test_the_best_checkpoint_of_a_trial_is_chosen_by_the_objective():
+    found = plan(objectives=[{"metric": "val/top5", "direction": "max"}], overrides=["--config", "smoke"])
+    assert found.overrides == ("--config", "smoke", "--checkpoint.monitor=val/top5", "--checkpoint.mode=max")
+    assert Plan.from_yaml(found.to_yaml()) == found
+    told = ["--checkpoint.monitor", "val/loss"]
+    assert plan(objectives=[{"metric": "val/top5", "direction": "max"}], overrides=told).overrides == tuple(told)
+    assert plan(objectives=["val/top1", "parameters"]).overrides == plan(objectives=["gmacs"]).overrides == ()
+
+
 def test_several_objectives_are_not_pruned():
-    found = plan(objectives=["val/top1", {"metric": "parameters"}, {"metric": "val/ece", "direction": "min"}])
+    found = plan(objectives=["val/top1", {"metric": "parameters"}, {"metric": "gmacs", "direction": "max"}])
     assert found.objectives == (
         Objective("val/top1", "maximize", "best"),
         Objective("parameters", "minimize", "best"),
-        Objective("val/ece", "minimize", "best"),
+        Objective("gmacs", "maximize", "best"),
     )
     assert isinstance(found.make_pruner(), optuna.pruners.NopPruner)
     assert isinstance(plan().make_pruner(), optuna.pruners.MedianPruner)
@@ -215,6 +224,7 @@ def test_another_number_of_trials():
         ({"objectives": "val/ece"}, "val/ece needs direction: maximize or minimize"),
         ({"objectives": {"metric": "val/top1", "direction": "up"}}, "direction is maximize or minimize"),
         ({"objectives": {"metric": "val/top1", "when": "last"}}, "an objective has no 'when'"),
+        ({"objectives": ["parameters", "val/top1"]}, "val/top1 must be the first, and the only one of its kind"),
         ({"objectives": [3]}, "3 is no objective"),
         ({"objectives": ["val/top1", "parameters"], "pruner": "MedianPruner"}, "one objective that is a val/… metric"),
         ({"sampler": "TPESamplr"}, "sampler: optuna.samplers.TPESamplr is no BaseSampler; did you mean 'TPESampler'?"),
