@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from nala_platform.callbacks.csv_log import CSVLog
+from nala_platform.errors import UserError
 
 FORMAT = 1
 RESETS = ("lr", "scheduler", "optimizer", "data")
@@ -111,8 +112,10 @@ class ExactResume(Callback):
         if "data" in self.resets:
             self._loaded = Position(self._loaded.epoch, 0)
             _settle(checkpoint["loops"]["fit_loop"], trainer, self._loaded)
-        self._random = _own(trainer, saved["random"])
         data: Any = getattr(trainer, "datamodule", None)
+        if "data" not in self.resets:
+            _keep_global_batch(trainer, len(saved["random"]), saved["global_batch"])
+        self._random = _own(trainer, saved["random"])
         if hasattr(data, "resume"):
             data.resume(self._loaded.epoch, self._loaded.batch * (saved["global_batch"] or 0))
         self._log = saved["log"]
@@ -219,3 +222,15 @@ def _own(trainer: Trainer, states: list[Any]) -> dict[str, Any] | None:
             "dropout draws anew"
         )
     return states[trainer.global_rank] if trainer.world_size == len(states) else None
+
+
+def _keep_global_batch(trainer: Trainer, before: int, saved: int | None) -> None:
+    now, wanted = trainer.world_size, getattr(getattr(trainer, "datamodule", None), "global_batch", None)
+    if before == now or None in (saved, wanted) or saved == wanted:  # for as many processes, what was typed is meant
+        return
+    assert saved is not None
+    keeps = f"--data.batch_size {saved // now} keeps it" if saved % now == 0 else f"{now} processes cannot share it out"
+    raise UserError(
+        f"{before} processes stopped, with a global batch of {saved}, and {now} would go on with {wanted}: {keeps}; "
+        "--reset data begins the epoch again with another"
+    )
