@@ -1,7 +1,7 @@
 """What a sweep improves: a metric of the validation part, or what a run costs."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
@@ -10,7 +10,11 @@ from nala_platform.errors import UserError, near
 
 COSTS = ("parameters", "seconds_per_step", "peak_memory_bytes", "gmacs")
 """Keys of a run's ``summary.json``; less is better."""
-_DIRECTIONS = {"max": "maximize", "min": "minimize"}
+Direction = Literal["maximize", "minimize"]
+_DIRECTIONS: dict[str, Direction] = {
+    **{"max": "maximize", "maximize": "maximize"},
+    **{"min": "minimize", "minimize": "minimize"},
+}
 _KEYS = ("metric", "direction", "value")
 
 
@@ -24,7 +28,7 @@ class Objective(NamedTuple):
     """
 
     metric: str
-    direction: str
+    direction: Direction
     value: str
 
 
@@ -42,7 +46,7 @@ def read_objectives(entries: Any, task: str, overrides: tuple[str, ...], where: 
     """
     monitor, mode = _monitor(task, overrides)
     listed = entries if isinstance(entries, list | tuple) else [entries if entries is not None else monitor]
-    known = {monitor: _DIRECTIONS.get(mode, mode), "val/loss": "minimize", **dict.fromkeys(COSTS, "minimize")}
+    known = {monitor: mode, "val/loss": "min", **dict.fromkeys(COSTS, "min")}
     read = tuple(_objective(entry, known, where) for entry in listed)
     if len({objective.metric for objective in read}) < len(read) or not read:
         raise UserError(f"{where} needs metrics, each once, such as [{monitor}, parameters]")
@@ -60,8 +64,7 @@ def checkpoint_words(objectives: tuple[Objective, ...], task: str, overrides: tu
     is_told = any(typed(overrides, f"--checkpoint.{key}") for key in ("monitor", "mode"))
     if is_told or not first.metric.startswith("val/") or first.metric == _monitor(task, overrides)[0]:
         return ()
-    mode = next(short for short, direction in _DIRECTIONS.items() if direction == first.direction)
-    return f"--checkpoint.monitor={first.metric}", f"--checkpoint.mode={mode}"
+    return f"--checkpoint.monitor={first.metric}", f"--checkpoint.mode={first.direction[:3]}"
 
 
 def _objective(entry: Any, known: dict[str, str], where: str) -> Objective:
@@ -78,10 +81,10 @@ def _objective(entry: Any, known: dict[str, str], where: str) -> Objective:
         raise UserError(f"{where}: no metric {metric!r}{near(metric, known)} It is val/… or one of {', '.join(COSTS)}")
     if (direction := given.get("direction", known.get(metric))) is None:
         raise UserError(f"{where}: {metric} needs direction: maximize or minimize")
-    direction, value = _DIRECTIONS.get(direction, direction), given.get("value", "best")
-    if direction not in _DIRECTIONS.values() or value not in ("best", "last"):
+    value = given.get("value", "best")
+    if str(direction) not in _DIRECTIONS or value not in ("best", "last"):
         raise UserError(f"{where}: {metric}: direction is maximize or minimize, value is best or last")
-    return Objective(metric, direction, value)
+    return Objective(metric, _DIRECTIONS[str(direction)], value)
 
 
 def _monitor(task: str, overrides: tuple[str, ...]) -> tuple[str, str]:

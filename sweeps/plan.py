@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optuna
 import yaml
 from optuna.pruners import BasePruner, NopPruner
 from optuna.samplers import BaseSampler
+from optuna.trial import create_trial
 
 from nala_platform import argv
 from nala_platform.errors import UserError, near
@@ -184,9 +186,23 @@ def read_plan(study: str, overrides: Sequence[str] = (), options: Namespace | No
     own = settings.get("overrides") or []
     settings["overrides"] = [*own, *overrides] if isinstance(own, list) else own
     plan = Plan.from_dict(settings, str(path))
-    plan.make_sampler()
     plan.make_pruner()
+    _try_sampler(plan)
     return plan
+
+
+def _try_sampler(plan: Plan) -> None:
+    """Draw a few trials: some samplers need a package that they import only then."""
+    study = optuna.create_study(directions=[objective.direction for objective in plan.objectives])
+    for place in range(1 if plan.sampler.name == "GridSampler" else 3):
+        study.sampler = plan.make_sampler(place)
+        trial = study.ask()
+        try:
+            plan.space.suggest(trial)
+        except ImportError as error:
+            raise UserError(f"sampler: {plan.sampler.name} needs a package: pip install {error.name}") from error
+        drawn = {"params": trial.params, "distributions": trial.distributions}
+        study.add_trial(create_trial(**drawn, values=[float(place)] * len(plan.objectives)))
 
 
 def _task(name: Any, where: str) -> str:

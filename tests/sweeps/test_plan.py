@@ -153,6 +153,16 @@ def test_a_grid_of_trials_that_wait_has_every_point_once_over_workers():
     assert sorted(points) == sorted((name, seed) for name in ("nala", "softmax", "linear", "relu") for seed in range(3))
 
 
+def test_a_sampler_whose_package_is_missing_is_said_before_the_first_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "cmaes", None)
+    two = RATE | {"model.schedule.warmup": {"float": {"low": 0, "high": 0.5}}}
+    path = write(tmp_path, yaml.safe_dump({**STUDY, "space": two, "sampler": "CmaEsSampler"}))
+    with pytest.raises(UserError, match="sampler: CmaEsSampler needs a package: pip install cmaes"):
+        read_plan(path)
+
+
 def test_tpe_with_conditions_learns_and_warns_of_nothing(recwarn: pytest.WarningsRecorder):
     """Which of two branches is good, and where in it: the draws concentrate there."""
     space = {
