@@ -76,7 +76,9 @@ def add(
         plan.space.suggest(fixed)
     number = len(study.get_trials(deepcopy=False))
     place = f"trials/{number:05d}"
-    known: dict[str, Any] = {"folder": place, "seconds": 60.0 + number} if params else {}
+    known: dict[str, Any] = {"folder": place} if params else {}
+    if state.is_finished():
+        known["seconds"] = 60.0 + number
     if state == TrialState.RUNNING:
         known |= {"owner": me(), "heartbeat": time.time(), "attempts": [me() | {"start": time.time() - 30}]}
     elif params:
