@@ -21,6 +21,7 @@ nala: train, compare and ship models built on norm-aware linear attention
   nala sweep STUDY --workers 2 [-- --KEY VALUE ...]   search: smoke, alpha, alpha_warmup_lr, attention, or a YAML
   nala sweep --resume DIR | status DIR | doctor DIR   go on, look, mend
   nala verify-resume --task TASK [...]     kill such a run, resume it, and say whether it ends the same to the bit
+  nala bench guarantees --task TASK [...]  what resume, average and log cost a step, against a bare PyTorch loop
   nala tasks                               the tasks and their defaults
 
   --config FILE          a YAML file, or the name of one that is shipped; typed keys beat files
@@ -34,6 +35,7 @@ nala: train, compare and ship models built on norm-aware linear attention
 
 # Commands that are no single Lightning run: each is the function `main` of a module, loaded when it is called.
 APART = {
+    "bench": "nala_platform.bench",
     "evaluate": "nala_platform.evaluate",
     "export": "nala_platform.export",
     "sweep": "nala_platform.sweeps.command",
