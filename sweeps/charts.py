@@ -120,6 +120,7 @@ def learning_curves(results: Results) -> Figure | None:
         if (typical := _typical(results, curves, colour)) is not None:
             typical.fit(axes)
         _dress(axes, "optimizer step", label)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if colour is not None:
         colour.bar(figure, list(panels), objective)
     _explain(panels[1], results)

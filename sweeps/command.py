@@ -63,9 +63,16 @@ def _sweep(words: list[str]) -> None:
         plan = read_plan(options.space, overrides=overrides, options=options)
         name = options.name or f"{Path(options.space).stem}-{plan.task}"
         folder = Path(options.sweeps_dir) / name
+        old = open_sweep(Path(options.new_study_from).absolute()) if options.new_study_from else None
+        if old is not None and [*map(tuple, old.plan.objectives)] != [*map(tuple, plan.objectives)]:
+            raise UserError(
+                f"--new-study-from {options.new_study_from} has other objectives, so its values say nothing"
+            )
         if not (folder / PLAN).is_file():  # else its trials have shown that it fits
             plan.check()
         sweep = begin(folder, name, options.storage, plan)
+        if old is not None and (taken := sweep.trials().take_over(old.trials())):
+            print(f"taken over from {old.folder}: {taken} finished trials, which the sampler knows now")
     each = sweep.plan.devices_per_trial
     if each and options.executor == "local":
         shares(devices(), each)  # refused before anything starts
@@ -83,6 +90,7 @@ def _arguments() -> Arguments:
     parser.add_argument("--trial-timeout", type=float, metavar="SECONDS", help="longest that a trial may take")
     parser.add_argument("--storage", metavar="URL", help="database of the study; default: a file in its folder")
     parser.add_argument("--name", help="of the study and its folder")
+    parser.add_argument("--new-study-from", metavar="DIR", help="let a new study know the trials of that sweep")
     parser.add_argument("--sweeps_dir", default="runs/sweeps", help="where the folder is made (runs/sweeps)")
     parser.add_argument("--seed", type=int, help="of the sampler")
     parser.add_argument("--resume", metavar="DIR", help="go on with the sweep in this folder")
@@ -119,9 +127,9 @@ class Conductor:
         with LiveTable(self.sweep.plan.objectives) as table:
             while not self.trials.is_full() and not self._received:
                 self._man()
-                table.update(self.trials.all(), self.sweep.plan.n_trials)
+                table.update(self.trials.own(), self.sweep.plan.n_trials)
                 time.sleep(_LOOK)
-            table.update(self.trials.all(), self.sweep.plan.n_trials)
+            table.update(self.trials.own(), self.sweep.plan.n_trials)
         self._dismiss()
         if self._received:
             raise StoppedError(

@@ -82,7 +82,7 @@ def _missing_folders(trials: Trials) -> Iterator[Finding]:
 
 
 def _missing_trials(trials: Trials, repair: bool) -> Iterator[Finding]:
-    missing = trials.plan.n_trials - len(trials.all())
+    missing = trials.plan.n_trials - len(trials.own())
     if missing > 0:
         if repair:
             trials.provide(trials.plan.n_trials)

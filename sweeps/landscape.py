@@ -13,6 +13,9 @@ from .dimension import AlphaRange
 from .results import Column, Results, short
 
 
+_APART = 0.035  # of an axis's height: marks that are nearer would cover each other
+
+
 def parallel(results: Results) -> Figure | None:
     """Each finished trial as a line through its settings to its value; None with fewer than two."""
     trials = sorted(results.finished, key=lambda trial: trial.values[0])
@@ -60,7 +63,11 @@ def _axis(axes: Axes, place: int, column: Column) -> list[float]:
         heights = [float((scale(value) - low) / span) if value is not None else np.nan for value in column.values]
     axes.axvline(place, color="0.75", lw=0.8, zorder=0)
     box = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.6}
-    for text, at in marks.items():
+    above = -1.0
+    for text, at in sorted(marks.items(), key=lambda mark: mark[1]):
+        if at - above < _APART:
+            continue
+        above = at
         axes.annotate(text, (place, at), xytext=(4, 0), textcoords="offset points", fontsize=7, va="center", bbox=box)
     return heights
 

@@ -33,6 +33,8 @@ def _refusal(words: list[str]) -> str:
     )
     if done.returncode == 0:
         return ""
+    if done.returncode < 0:
+        raise UserError(f"reading the configuration was ended by signal {-done.returncode}: try again")
     said = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
     ours = [line for line in said if line.startswith("nala: error: ")]
     return (ours or said)[-1].removeprefix("nala: error: ")

@@ -141,6 +141,7 @@ def _best(results: Results) -> list[str]:
     parts = [
         command(f"nala fit --task {task} --config {shlex.quote(str(results.folder / BEST))}\n\n# or\n{_typed(words)}"),
         table(tables.settings(results, best)),
+        text(f"Its run folder, with its checkpoints, is {best.user_attrs.get('folder')} beside this page."),
     ]
     if (scores := tables.scores(results, best)) is not None:
         parts.append(text("Its best checkpoint on the test split, beside the data's baselines:"))

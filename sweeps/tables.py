@@ -37,7 +37,7 @@ def outcomes(results: Results) -> Table:
     for name, count in Counter(words).most_common():
         trials = [trial for trial, its in zip(results.trials, words, strict=True) if its == name]
         rows.append([name, str(count), _some([trial.number for trial in trials]), "; ".join(_reasons(trials))])
-    return Table(["outcome", "trials", "which", "why"], rows)
+    return _without_empty(Table(["outcome", "trials", "which", "why"], rows))
 
 
 def all_trials(results: Results) -> Table:
@@ -61,7 +61,8 @@ def all_trials(results: Results) -> Table:
         )
     marked = front if len(names) > 1 else {best.number} if best else set()
     header = ["trial", "outcome", *names, *(column.label for column in columns), "time", "attempts", "reason"]
-    return Table(header, rows, tuple(place for place, trial in enumerate(results.trials) if trial.number in marked))
+    places = tuple(place for place, trial in enumerate(results.trials) if trial.number in marked)
+    return _without_empty(Table(header, rows, places))
 
 
 def over_seeds(results: Results) -> Table | None:
@@ -117,7 +118,7 @@ def pareto(results: Results) -> Table | None:
 
 def settings(results: Results, trial: FrozenTrial) -> Table:
     """What the trial was given, by config path."""
-    return Table(["setting", "value"], [[path, number(value)] for path, value in results.settings(trial).items()])
+    return Table(["setting", "value"], [[path, _rounded(value)] for path, value in results.settings(trial).items()])
 
 
 def scores(results: Results, trial: FrozenTrial) -> Table | None:
@@ -150,6 +151,18 @@ def protocol(results: Results) -> Table:
     rows += [[f"data: {key}", _text(value)] for key, value in summary.get("protocol", {}).items()]
     versions = summary.get("versions", runs.versions()) | {"optuna": optuna.__version__}
     return Table(["", ""], [*rows, ["versions", ", ".join(f"{name} {value}" for name, value in versions.items())]])
+
+
+def _without_empty(table: Table) -> Table:
+    """Without the columns that say nothing."""
+    kept = [place for place in range(len(table.header)) if any(row[place] for row in table.rows)]
+    if not table.rows:
+        return table
+    return Table([table.header[at] for at in kept], [[row[at] for at in kept] for row in table.rows], table.marked)
+
+
+def _rounded(value: Any) -> str:
+    return f"[{', '.join(map(_rounded, value))}]" if isinstance(value, list) else number(value)
 
 
 def _values(trial: FrozenTrial, count: int) -> list[str]:

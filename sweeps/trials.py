@@ -7,6 +7,7 @@ next owner goes on from its checkpoint. So nothing is counted twice, and n is n,
 
 import math
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from .storage import exclusive, open_storage
 
 TRIALS = "trials"  # the folder of their run folders
 FINISHED, PRUNED = "finished", "pruned"
+TAKEN_OVER = "taken_over"  # attribute of a trial of another study: its number there
 
 
 class Claim(NamedTuple):
@@ -69,12 +71,44 @@ class Trials:
         """Every trial, in order of its number."""
         return self.study.get_trials(deepcopy=False)
 
+    def own(self) -> list[FrozenTrial]:
+        """Those that this sweep makes itself, so without those that it took over."""
+        return [trial for trial in self.all() if TAKEN_OVER not in trial.user_attrs]
+
     def provide(self, number: int) -> None:
-        """See to it that there are ``number`` trials; more that are there already stay."""
+        """See to it that there are ``number`` trials of its own; more that are there already stay."""
         with exclusive(self.storage, self.folder, self.name):
-            for _ in range(number - len(self.all())):
+            for _ in range(number - len(self.own())):
                 # not `enqueue_trial`, which marks a trial as fixed by a person: a grid would pass it by
                 self.study.add_trial(create_trial(state=TrialState.WAITING))
+
+    def take_over(self, other: "Trials") -> int:
+        """Let the sampler know the finished trials of another study that lie in this one's space; how many.
+
+        They have no part in the number of trials, and no run folder here. A study that has trials takes over none.
+        """
+        with exclusive(self.storage, self.folder, self.name):
+            if self.all():
+                return 0
+            for trial in other.all():
+                if trial.state == TrialState.COMPLETE and (found := self._seen_from_here(trial)) is not None:
+                    self.study.add_trial(found)
+            return len(self.all())
+
+    def _seen_from_here(self, trial: FrozenTrial) -> FrozenTrial | None:
+        fixed = optuna.trial.FixedTrial(trial.params)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a value outside the space is what the next lines look for
+            try:
+                self.plan.space.suggest(fixed)
+                return create_trial(
+                    values=trial.values,
+                    params={name: trial.params[name] for name in fixed.distributions},
+                    distributions=fixed.distributions,
+                    user_attrs={TAKEN_OVER: trial.number, "outcome": FINISHED},
+                )
+            except ValueError:
+                return None
 
     def claim(self) -> Claim | None:
         """Make the first trial that waits, or whose owner is dead, this process's own; None: there is none."""

@@ -192,3 +192,21 @@ def test_signs_of_life_are_stored(where):
     time.sleep(0.01)
     trials.beat(claim)
     assert trials.all()[0].user_attrs["heartbeat"] > before
+
+
+def test_a_new_study_knows_the_trials_of_an_old_one(where, tmp_path: Path):
+    """S9: those that lie in its space; they do not count for its number of trials."""
+    old = sweep(where).trials()
+    old.provide(3)
+    rates = []
+    for _ in range(3):
+        claim = old.claim()
+        rates.append(claim.values["model.optimizer.lr"])
+        old.finish(claim, "finished", "exit code 0", [rates[-1]])
+    edge = sorted(rates)[1]
+    space = {"model.optimizer.lr": {"float": {"low": 1e-5, "high": edge, "log": True}}}
+    new = begin(tmp_path / "new", "new", where[1], Plan.from_dict({**SETTINGS, "space": space, "n_trials": 2})).trials()
+    assert new.take_over(old) == 2 and new.take_over(old) == 0
+    assert sorted(trial.value for trial in new.all()) == sorted(rates)[:2]
+    new.provide(2)
+    assert len(new.all()) == 4 and len(new.own()) == 2 and new.claim().number == 2
