@@ -12,7 +12,6 @@ from .charts import BEST, FAINT, shades
 from .dimension import AlphaRange
 from .results import Column, Results, short
 
-
 _APART = 0.035  # of an axis's height: marks that are nearer would cover each other
 
 

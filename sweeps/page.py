@@ -9,16 +9,16 @@ from .tables import Table
 
 _LONG = 40  # letters in a cell above which it is broken into lines
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1120px; margin: 2rem auto; padding: 0 1.2rem; }
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1240px; margin: 2rem auto; padding: 0 1.2rem; }
 h1 { font-size: 1.6rem; margin-bottom: .2rem; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .5rem; }
 p, figcaption { color: #555; max-width: 62rem; } .lead { font-size: 1.05rem; color: #222; }
 figure { margin: 0; } figure img { max-width: 100%; height: auto; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .25rem .7rem; border-bottom: 1px solid #e4e4e4; vertical-align: top; }
+th, td { text-align: left; padding: .25rem .5rem; border-bottom: 1px solid #e4e4e4; vertical-align: top; }
 th { border-bottom: 2px solid #bbb; white-space: nowrap; } td.number { text-align: right; white-space: nowrap; }
 th.number { text-align: right; }
-td.text { white-space: nowrap; } td.long { min-width: 22rem; overflow-wrap: anywhere; }
+td.text { white-space: nowrap; } td.long { min-width: 14rem; overflow-wrap: anywhere; }
 tr.marked { background: #fdeef4; }
 pre { background: #f5f5f5; padding: .7rem .9rem; overflow-x: auto; font-size: 13px; }
 """
@@ -87,4 +87,6 @@ def _row(tag: str, cells: list[str], kinds: list[str], style: str = "") -> str:
 
 def _is_numeric(column: Iterable[str]) -> bool:
     cells = [cell for cell in column if cell]
+    if any(", " in cell for cell in cells):  # a list
+        return False
     return bool(cells) and all(cell[0].isdigit() or (cell[0] in "-+N" and cell[1:2].isalnum()) for cell in cells)

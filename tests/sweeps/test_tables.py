@@ -173,3 +173,10 @@ def test_the_protocol_tells_space_data_and_versions(tmp_path: Path):
     assert rows["model.optimizer.lr"] == "float low 0.0001, high 0.1, log True, step None"
     assert rows["data: images"] == "train 1257, val 180, test 360"
     assert "torch 2.14.1" in rows["versions"] and "optuna" in rows["versions"]
+
+
+def test_a_column_that_says_nothing_is_left_out(tmp_path: Path):
+    results = read_results(alpha_study(tmp_path, 3), tmp_path)
+    assert tables.outcomes(results).header == ["outcome", "trials", "which"]
+    assert tables.all_trials(results).header[-1] == "attempts"
+    assert tables.settings(results, results.trials[0]).rows[0] == ["model.network.alpha_range", "[3.207, 3.873]"]
