@@ -15,6 +15,10 @@ _CPU_EXHAUSTED = "DefaultCPUAllocator: can't allocate memory"  # torch raises a 
 _MISFIT = re.compile(r"Error\(s\) in loading state_dict for \w+:\s+(?P<what>.*)", re.DOTALL)
 _SHAPES = re.compile(r"size mismatch for (\S+): .*?torch\.Size\(\[(.*?)\]\).*?torch\.Size\(\[(.*?)\]\)")
 _KEYS = re.compile(r"(Missing|Unexpected) key\(s\) in state_dict: \"(.*?)\"")
+_WANTS_A_GPU = {  # in the words of Lightning and torch
+    "requires a GPU accelerator": "trainer.strategy FSDP runs on GPUs alone: on CPU take --trainer.strategy ddp",
+    "SyncBatchNorm expected input tensor": "trainer.sync_batchnorm works on GPUs alone: on CPU set it to false",
+}
 
 
 @contextmanager
@@ -52,6 +56,9 @@ def translated(checkpoint: str | None = None) -> Iterator[None]:
             raise UserError(
                 "a training batch of one sample is too small for batch normalisation: raise --data.batch_size"
             ) from error
+        for said, mend in _WANTS_A_GPU.items():
+            if said in str(error):
+                raise UserError(mend) from error
         cause: BaseException | None = error  # jsonargparse wraps what a constructor raises
         while cause is not None and not isinstance(cause, UserError):
             cause = cause.__cause__ or cause.__context__

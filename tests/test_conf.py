@@ -7,7 +7,9 @@ import yaml
 from jsonargparse import Namespace
 
 from nala_platform import argv
-from nala_platform.experiment import Experiment
+from nala_platform.errors import UserError
+from nala_platform.experiment import Experiment, run
+from nala_platform.runs.lock import RunLock
 
 TASKS = [task.name for task in argv.tasks()]
 OVERLAYS = {
@@ -16,6 +18,8 @@ OVERLAYS = {
     "mask_folder": (["seg"], ["--data.labels.num_classes", "2", "--model.network.num_classes", "2"]),
     "pair_folder": (["sr"], ["--data.patch.size", "4"]),
     "text": (["lm"], []),
+    "fsdp": ([], []),  # on GPUs alone
+    "slurm": (["cls"], []),
 }
 
 
@@ -39,7 +43,7 @@ def test_no_file_is_left_out():
 
 
 @pytest.mark.parametrize("case", cases(), ids="+".join)
-def test_it_builds(case: tuple[str, ...], tmp_path: Path):
+def test_it_builds(case: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     task, *overlays = case
     words = ["fit", "--task", task]
     for overlay in overlays:
@@ -51,11 +55,20 @@ def test_it_builds(case: tuple[str, ...], tmp_path: Path):
             root = folder_tree(tmp_path, overlay)
             pairs = [f"--data.folders.{split}_hr={root / 'images' / split}" for split in ("train", "val")]
             words += pairs if overlay == "pair_folder" else [f"--data.root={root}"]
-    experiment = Built(argv.expand(words))
+        if overlay == "slurm":
+            for name in ("JOB_ID", "PROCID", "LOCALID", "NODEID"):
+                monkeypatch.setenv(f"SLURM_{name}", "0")
+    experiment = Built(argv.expand(words), RunLock())
     settings = yaml.safe_load((argv.CONF / f"{task}.yaml").read_text())
     assert type(experiment.model).__name__ == settings["model"]["class_path"].split(".")[-1]
     assert experiment.trainer.max_epochs >= 1
     assert experiment.model.network is not None
+
+
+def test_what_runs_on_gpus_alone_says_so(tmp_path: Path):
+    words = ["--trainer.accelerator", "cpu", "--trainer.devices", "2", "--folder", str(tmp_path / "run")]
+    with pytest.raises(UserError, match="FSDP runs on GPUs alone"):
+        run(argv.expand(["fit", "--task", "cls", "--config", "fsdp", *words]))
 
 
 def folder_tree(root: Path, overlay: str) -> Path:

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
+from lightning.pytorch.strategies import FSDPStrategy
 from torch import Tensor
 
 from nala_platform.errors import UserError
@@ -43,6 +44,8 @@ class EMA(WeightAveraging):
         Lightning keeps the average of a finished fit and, on the next checkpoint load, puts the *plain* weights back:
         a test right after a fit would then score the wrong ones.
         """
+        if isinstance(trainer.strategy, FSDPStrategy):
+            raise UserError("weights that FSDP shares out are not averaged here: add --ema.decay null")
         self._average_model = None
         super().setup(trainer, pl_module, stage)
 
