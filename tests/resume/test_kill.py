@@ -40,7 +40,7 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_it_never_was(task: str,
     campaign(zygote, tmp_path, task, straight(task), kills=5, seed=0)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize("task", TASKS)
 def test_many_kills(task: str, zygote, straight, tmp_path: Path):
     campaign(zygote, tmp_path, task, straight(task), kills=20, seed=1)

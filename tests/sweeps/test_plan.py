@@ -335,7 +335,7 @@ def test_a_key_that_the_task_lacks_stops_the_sweep_before_its_first_trial():
     )
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", SHIPPED)
 @pytest.mark.parametrize("task", ["cls", "seg", "sr", "lm"])
 def test_every_shipped_study_fits_every_task(name: str, task: str):
