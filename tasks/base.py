@@ -175,8 +175,9 @@ class Task(LightningModule, ABC):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Log the learning rate that this step uses."""
-        self.log("lr", torch.tensor(optimizer.param_groups[0]["lr"]), prog_bar=False)
+        """Log the learning rate that this step uses, in the steps that have a row in the log: `log` is not cheap."""
+        if self.trainer._logger_connector.should_update_logs:
+            self.log("lr", torch.tensor(optimizer.param_groups[0]["lr"]), prog_bar=False)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the loss of the epoch so far, of each process; name weights as if nothing was compiled."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from nala_platform.optim import parameter_groups
@@ -123,7 +123,8 @@ class Bare:
     def _step(self) -> bool:
         place, batch = next(self._batches)
         every = self.trainer.accumulate_grad_batches
-        batch = self.trainer.strategy.batch_to_device(batch)
+        device = self.trainer.strategy.root_device
+        batch = {key: value.to(device) if isinstance(value, Tensor) else value for key, value in batch.items()}
         with self.trainer.precision_plugin.train_step_context():
             loss = self.task.step(batch).loss / every
         loss.backward()

@@ -6,9 +6,14 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.strategies import FSDPStrategy
+from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor
 
 from nala_platform.errors import UserError
+
+# A tensor of the average and one of the weights: the modules' own tables that hold them, and the name in both. A module
+# may put another tensor in the place of a buffer.
+_Place = tuple[dict[str, Any], dict[str, Any], str]
 
 
 class EMA(WeightAveraging):
@@ -29,6 +34,39 @@ class EMA(WeightAveraging):
         super().__init__(multi_avg_fn=self._average)
         self.decay = decay
         self._swapped = False
+        self._places: list[list[_Place]] = []
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Find what is averaged with what, by kind: torch's `update_parameters` does so anew in each step."""
+        assert self._average_model is not None
+        self._average_model.to(pl_module.device)  # it was made before the weights went to theirs
+        kinds: dict[tuple[torch.device, torch.dtype], list[_Place]] = {}
+        seen: set[int] = set()
+        for averaged, module in zip(self._average_model.module.modules(), pl_module.modules(), strict=True):
+            for averages, weights in ((averaged._parameters, module._parameters), (averaged._buffers, module._buffers)):
+                for name, weight in weights.items():
+                    if weight is not None and id(weight) not in seen:  # what is tied counts once
+                        seen.add(id(weight))
+                        kinds.setdefault((weight.device, weight.dtype), []).append((averages, weights, name))
+        self._places = list(kinds.values())
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: STEP_OUTPUT, batch: Any, batch_idx: int
+    ) -> None:
+        """Average after each optimizer step."""
+        average = self._average_model
+        assert average is not None
+        if trainer.global_step <= self._latest_update_step:  # gradients are being accumulated
+            return
+        if average.n_averaged == 0:
+            average.update_parameters(pl_module)  # a copy
+        else:
+            with torch.no_grad():
+                for places in self._places:
+                    averages: Any = [table[name] for table, _, name in places]
+                    self._average(averages, [table[name] for _, table, name in places], average.n_averaged)
+                average.n_averaged += 1
+        self._latest_update_step = trainer.global_step
 
     def _average(self, averages: list[Tensor], weights: list[Tensor], count: Tensor | int) -> None:
         if not averages[0].is_floating_point():  # counters, such as BatchNorm's, have no mean
