@@ -1,5 +1,6 @@
 """Any process of a sweep may die at any moment: no finished trial is lost, none starts again, and n are done."""
 
+import contextlib
 import csv
 import itertools
 import os
@@ -59,6 +60,17 @@ def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen([NALA, "sweep", *words], cwd=folder, stdout=output, stderr=output)
 
 
+def wait_for_a_checkpoint(folder: Path, since: float, seconds: float) -> None:
+    """Until a trial has saved something: processes that are killed while they import have nothing to lose."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for path in folder.glob("runs/sweeps/*/trials/*/checkpoints/last.ckpt"):
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_mtime > since:
+                    return
+        time.sleep(0.05)
+
+
 def torment(folder: Path, words: list[str], kills: int, seed: int) -> dict[str, int]:
     """Run a sweep to its end through ``kills`` kills; how many struck whom."""
     generator, struck = random.Random(seed), {"parent": 0, "worker": 0, "trial": 0}
@@ -68,7 +80,8 @@ def torment(folder: Path, words: list[str], kills: int, seed: int) -> dict[str, 
             assert process.returncode == -signal.SIGKILL, (folder / "output.txt").read_text()
             process = start(folder, *words)
         if sum(struck.values()) < kills:
-            time.sleep(generator.uniform(2.0, 7.0))
+            wait_for_a_checkpoint(folder, since=time.time(), seconds=40.0)
+            time.sleep(generator.uniform(0.0, 1.0))
             kind = generator.choices(["parent", "worker", "trial"], [1, 2, 2])[0]
             if alive := victims(process.pid)[kind]:
                 os.kill(generator.choice(alive), signal.SIGKILL)
