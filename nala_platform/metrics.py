@@ -176,6 +176,7 @@ class SuperResolutionScores(Metric):
 
     Args:
         scale: S, the width of the border.
+        alone: of this process's images alone, so others need not compute at the same time.
     """
 
     full_state_update = False
@@ -185,8 +186,8 @@ class SuperResolutionScores(Metric):
     ssim_rgb: Tensor
     count: Tensor
 
-    def __init__(self, scale: int) -> None:
-        super().__init__()
+    def __init__(self, scale: int, alone: bool = False) -> None:
+        super().__init__(sync_on_compute=not alone)
         self.scale = scale
         self.protocol = (
             f"x{scale}; of each image, then averaged; clamped, rounded to 8 bits, border of {scale} pixels cut off; "
@@ -204,9 +205,7 @@ class SuperResolutionScores(Metric):
             UserError: an image smaller than the SSIM window once its border is cut off.
         """
         if prediction_N3HW.shape != target_N3HW.shape:
-            raise UserError(
-                f"the prediction is {tuple(prediction_N3HW.shape)}, but the truth {tuple(target_N3HW.shape)}"
-            )
+            raise UserError(f"the prediction is {(*prediction_N3HW.shape,)}, but the truth {(*target_N3HW.shape,)}")
         height, width = target_N3HW.shape[-2:]
         if min(height, width) < 2 * self.scale + WINDOW:
             raise UserError(

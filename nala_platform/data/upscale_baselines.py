@@ -27,9 +27,7 @@ def upscale_baselines(
     # products this narrow spend their time waiting for each other's threads: 0.7 s on one, 8 s on two
     with threadpool_limits(1):
         filter_KF = fit_filter(train, scale)
-    scores = {"bicubic": SuperResolutionScores(scale), "linear 7x7 filter": SuperResolutionScores(scale)}
-    for score in scores.values():
-        score.sync_on_compute = False  # of all pictures, whichever process asks; the others are not waited for
+    scores = {name: SuperResolutionScores(scale, alone=True) for name in ("bicubic", "linear 7x7 filter")}
     for large in test:
         small = shrunk(large, scale)
         enlarged = pixels(small.resize(large.size, Image.Resampling.BICUBIC))
