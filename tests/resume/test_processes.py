@@ -211,7 +211,7 @@ def test_five_samples_on_two_processes_score_as_on_one(task: str, zygote, straig
 
 @pytest.mark.slow
 def test_torchrun_makes_one_run_and_goes_on_with_it(folder: Path):
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
     several = ["--trainer.devices", "2", "--trainer.strategy", "ddp"]
     for steps in (4, 15):
         typed = [*words("cls", "run"), *several, "--trainer.max_steps", str(steps)]
