@@ -53,7 +53,7 @@ def history(results: Results) -> Figure | None:
         ends = [*(number for number, _ in found), last], [*running, running[-1]]
         axes.step(*ends, where="post", color=BEST, lw=1.4, label="best so far")
         _dress(axes, "trial", objective.metric)
-        axes.set_xlim(-0.5, last + 0.5)
+        axes.set_xlim(results.trials[0].number - 0.5, last + 0.5)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure

@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 from nala_platform import runs
 
 from .plan import Objective, Plan
-from .trials import FINISHED, is_interrupted
+from .trials import FINISHED, TAKEN_OVER, is_interrupted
 
 SEED = "seed_everything"  # the path of the dimension that repeats a run rather than changing it
 
@@ -49,7 +49,7 @@ class Results(NamedTuple):
         folder: of the sweep.
         plan: of the sweep.
         study: Optuna's.
-        trials: all, by number.
+        trials: all of its own, by number.
     """
 
     folder: Path
@@ -113,9 +113,16 @@ class Results(NamedTuple):
         path = self._run(trial) / runs.METRICS
         if not path.is_file():
             return Curve([], [])
+        steps, values = [], []
         with path.open(newline="") as file:
-            rows = [row for row in csv.DictReader(file) if row.get(name) and row.get("step")]
-        return Curve([float(row["step"]) for row in rows], [float(row[name]) for row in rows])
+            for row in csv.DictReader(file):
+                try:
+                    step, value = float(row.get("step") or ""), float(row.get(name) or "")
+                except ValueError:  # no such cell in this row, or half a number: the process was killed as it wrote
+                    continue
+                steps.append(step)
+                values.append(value)
+        return Curve(steps, values)
 
     def summary(self, trial: FrozenTrial) -> dict[str, Any]:
         """What the trial's run says of itself at its end; empty if it is on another machine."""
@@ -129,7 +136,9 @@ class Results(NamedTuple):
 def read_results(study: Study, folder: Path) -> Results:
     """The results so far of the study of the sweep in ``folder``."""
     plan = Plan.from_dict(study.user_attrs["plan"])
-    return Results(folder, plan, study, study.get_trials(deepcopy=False))
+    # what was taken over from another study ran elsewhere, perhaps otherwise: it is the sampler's, and no result here
+    own = [trial for trial in study.get_trials(deepcopy=False) if TAKEN_OVER not in trial.user_attrs]
+    return Results(folder, plan, study, own)
 
 
 def finished(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:

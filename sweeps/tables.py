@@ -137,10 +137,12 @@ def scores(results: Results, trial: FrozenTrial) -> Table | None:
 def protocol(results: Results) -> Table:
     """What was searched how, on what data, with which versions."""
     plan = results.plan
+    taken = len(results.study.get_trials(deepcopy=False)) - len(results.trials)
     rows = [
         ["task", plan.task],
         *(["objective", f"{one.metric}, {one.direction}, its {one.value} value"] for one in plan.objectives),
         ["trials", str(plan.n_trials)],
+        *([["trials of another study", f"{taken}, known to the sampler alone"]] if taken else []),
         ["sampler", _made_of(plan.sampler)],
         ["pruner", _made_of(plan.pruner)],
         ["seed of the sampler", str(plan.seed)],

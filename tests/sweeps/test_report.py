@@ -223,6 +223,15 @@ def test_learning_curves_are_those_of_the_files_or_of_the_reports(tmp_path: Path
     assert [len(line.get_xdata()) for line in losses] == [20, 0, 20]
 
 
+def test_half_a_row_of_a_killed_run_is_passed_over(tmp_path: Path):
+    study = alpha_study(tmp_path, 2)
+    with (tmp_path / "trials/00001/metrics.csv").open("a") as file:
+        file.write("420,21,0.001,0.5,0.9e-")
+    results = read_results(study, tmp_path)
+    assert results.curve(results.trials[1], "val/top1").steps == [20.0 * epoch for epoch in range(1, 21)]
+    assert "Learning curves" in written(study, tmp_path).headings
+
+
 def test_points_of_the_contour_are_the_ranges(tmp_path: Path):
     results = read_results(alpha_study(tmp_path), tmp_path)
     figure = landscape.contours(results)

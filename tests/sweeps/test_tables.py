@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made import ALPHA, MECHANISMS, SCORES, add, alpha_params, alpha_study, make_study, mechanisms_study
-from nala_platform.sweeps import tables
+from nala_platform.sweeps import charts, tables
 from nala_platform.sweeps.results import Results, headline, read_results
+from nala_platform.sweeps.trials import TAKEN_OVER
 from optuna.trial import TrialState
 
 OBJECTIVES = ("val/top1", "parameters", "seconds_per_step")
@@ -180,3 +181,14 @@ def test_a_column_that_says_nothing_is_left_out(tmp_path: Path):
     assert tables.outcomes(results).header == ["outcome", "trials", "which"]
     assert tables.all_trials(results).header[-1] == "attempts"
     assert tables.settings(results, results.trials[0]).rows[0] == ["model.network.alpha_range", "[3.207, 3.873]"]
+
+
+def test_what_was_taken_over_from_another_study_is_no_result(tmp_path: Path):
+    study = make_study({**ALPHA, "n_trials": 1})
+    for values, facts in (([0.9], {TAKEN_OVER: 3}), ([0.5], {})):
+        add(study, tmp_path, alpha_params(1.0, 0.5, "tanh", 1e-3, 0.1), values, **facts)
+    results = read_results(study, tmp_path)
+    assert headline(results) == "1 of 1 trials finished. The best is trial 1: val/top1 0.5."
+    assert dict(tables.protocol(results).rows)["trials of another study"] == "1, known to the sampler alone"
+    figure = charts.history(results)
+    assert figure is not None and figure.axes[0].get_xlim() == (0.5, 1.5)
