@@ -102,7 +102,8 @@ def test_an_error_is_said_once(ranks: str, kind: str, code: int, line: str, zygo
     first = zygote.start(tmp_path, *words("cls", "run"), *TWO, "--trainer.callbacks+=mine.Fails", *options)
     found, text = ended(zygote, tmp_path, first)
     assert found == code
-    assert text.count("picture 17") == 1 and line in text.splitlines()
+    # torch names the process before each line of a traceback, which also shows the line that raised
+    assert text.count(line) == 1 and text.splitlines().count(line) + text.splitlines().count(f"[rank1]: {line}") == 1
     assert text.count("Traceback") == (kind == "KeyError")
 
 
