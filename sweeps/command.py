@@ -166,7 +166,7 @@ class Conductor:
     def _conclude(self) -> None:
         study = self.trials.study
         write_report(study, self.sweep.folder)
-        done = [trial for trial in self.trials.all() if trial.state == TrialState.COMPLETE]
+        done = [trial for trial in self.trials.own() if trial.state == TrialState.COMPLETE]
         print(f"report: {self.sweep.folder / 'report.html'}")
         if not done:
             raise UserError(f"no trial reached a value: nala sweep status {self.sweep.folder} says why")
