@@ -63,8 +63,8 @@ def ended(zygote, folder: Path, first: int) -> tuple[int, str]:
     [
         ("sr", 0, signal.SIGKILL, -signal.SIGKILL),
         ("sr", 1, signal.SIGKILL, 128 + signal.SIGKILL),
-        pytest.param("lm", 1, signal.SIGKILL, 128 + signal.SIGKILL, marks=pytest.mark.slow),
-        pytest.param("lm", 0, signal.SIGKILL, -signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("lm", 1, signal.SIGKILL, 128 + signal.SIGKILL, marks=pytest.mark.campaign),
+        pytest.param("lm", 0, signal.SIGKILL, -signal.SIGKILL, marks=pytest.mark.campaign),
     ],
 )
 def test_a_process_that_is_killed_ends_all(task: str, rank: int, number: int, code: int, zygote, tmp_path: Path):
@@ -91,9 +91,9 @@ def test_a_process_that_stands_still_is_not_waited_for(zygote, tmp_path: Path):
     ("ranks", "kind", "code", "line"),
     [
         ("[1]", "UserError", 2, "nala: error: picture 17 is damaged"),
-        pytest.param("[0,1]", "UserError", 2, "nala: error: picture 17 is damaged", marks=pytest.mark.slow),
-        pytest.param("[0]", "UserError", 2, "nala: error: picture 17 is damaged", marks=pytest.mark.slow),
-        pytest.param("[1]", "KeyError", 1, "KeyError: 'picture 17 is damaged'", marks=pytest.mark.slow),
+        pytest.param("[0,1]", "UserError", 2, "nala: error: picture 17 is damaged", marks=pytest.mark.campaign),
+        pytest.param("[0]", "UserError", 2, "nala: error: picture 17 is damaged", marks=pytest.mark.campaign),
+        pytest.param("[1]", "KeyError", 1, "KeyError: 'picture 17 is damaged'", marks=pytest.mark.campaign),
     ],
 )
 def test_an_error_is_said_once(ranks: str, kind: str, code: int, line: str, zygote, tmp_path: Path):
@@ -112,9 +112,9 @@ def test_an_error_is_said_once(ranks: str, kind: str, code: int, line: str, zygo
     [
         ("sr", "all", signal.SIGTERM),
         ("cls", "rank 0", signal.SIGTERM),
-        pytest.param("cls", "rank 1", signal.SIGTERM, marks=pytest.mark.slow),
-        pytest.param("cls", "rank 0", signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param("sr", "all", signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("cls", "rank 1", signal.SIGTERM, marks=pytest.mark.campaign),
+        pytest.param("cls", "rank 0", signal.SIGINT, marks=pytest.mark.campaign),
+        pytest.param("sr", "all", signal.SIGINT, marks=pytest.mark.campaign),
     ],
 )
 def test_a_signal_to_any_saves_once_and_ends_all(task: str, whom: str, number: int, zygote, tmp_path: Path):

@@ -159,10 +159,10 @@ def straight_pair(zygote, tmp_path_factory: pytest.TempPathFactory):
     [
         ("cls", [3, 9]),
         ("lm", [7]),
-        pytest.param("seg", [1, 2, 4, 7], marks=pytest.mark.slow),
-        pytest.param("sr", [1, 4, 5, 9], marks=pytest.mark.slow),
-        pytest.param("cls", [0, 2, 5, 8, 11, 14], marks=pytest.mark.slow),
-        pytest.param("lm", [0, 3, 4, 5, 10, 13], marks=pytest.mark.slow),
+        pytest.param("seg", [1, 2, 4, 7], marks=pytest.mark.campaign),
+        pytest.param("sr", [1, 4, 5, 9], marks=pytest.mark.campaign),
+        pytest.param("cls", [0, 2, 5, 8, 11, 14], marks=pytest.mark.campaign),
+        pytest.param("lm", [0, 3, 4, 5, 10, 13], marks=pytest.mark.campaign),
     ],
 )
 def test_a_group_that_is_killed_ends_as_if_it_never_was(task: str, steps: list[int], zygote, straight_pair, folder):
@@ -209,7 +209,7 @@ def test_five_samples_on_two_processes_score_as_on_one(task: str, zygote, straig
     assert scores[0] == pytest.approx(scores[1], rel=1e-6, nan_ok=True)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_torchrun_makes_one_run_and_goes_on_with_it(folder: Path):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
     several = ["--trainer.devices", "2", "--trainer.strategy", "ddp"]

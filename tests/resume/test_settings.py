@@ -47,7 +47,7 @@ def test_the_check_before_the_first_epoch_shifts_no_random_number(zygote, tmp_pa
     compare(zygote, tmp_path, ("--trainer.num_sanity_val_steps", "2"), (3, 7))
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("settings", "kills"),
     [

@@ -99,8 +99,10 @@ def rows(run: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("storage", ["journal", "postgres"])
+@pytest.mark.parametrize(
+    "storage",
+    [pytest.param("journal", marks=pytest.mark.slow), pytest.param("postgres", marks=pytest.mark.campaign)],
+)
 def test_a_sweep_under_fire_finishes_exactly_its_trials(storage: str, request, tmp_path: Path):
     """S4, S5, S6, S8: workers, trials and the parent are killed at random, and the same command is given again."""
     (tmp_path / "chaos.yaml").write_text(yaml.safe_dump(STUDY))
@@ -133,7 +135,7 @@ def test_a_sweep_under_fire_finishes_exactly_its_trials(storage: str, request, t
     assert before
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_an_interrupted_trial_ends_as_one_that_was_left_alone(tmp_path: Path):
     """S6: the very log, step by step, of `nala fit` with the same words."""
     study = {**STUDY, "n_trials": 1}

@@ -91,7 +91,7 @@ def test_a_trial_that_diverges_fails_alone(tmp_path: Path):
     assert re.search(r"best: nala fit --task cls --config .*best\.yaml", printed)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path: Path):
     (tmp_path / "study.yaml").write_text(yaml.safe_dump({**STUDY, "overrides": [*SHORT, "--trainer.max_epochs=40"]}))
     words = [NALA, "sweep", "study.yaml", "--workers", "2"]
@@ -113,7 +113,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path: Path):
     assert all("resuming" in path.read_text() for path in folder.glob("trials/*.log"))
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_a_time_limit_ends_a_trial(tmp_path: Path):
     sweep(
         tmp_path,
