@@ -5,6 +5,7 @@ the run, and a stop comes at the same step of all its processes. The run dies wi
 one run folder.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -107,7 +108,8 @@ class Attempt:
         *lines, self._open = (self._open + data).split(b"\n")
         stops = [report(json.loads(line)) for line in lines if line]
         if stops and answer:
-            os.write(self._answer, b"stop\n" if any(stops) else b"go on\n")
+            with contextlib.suppress(BrokenPipeError):  # it died while it waited: how, its exit code tells
+                os.write(self._answer, b"stop\n" if any(stops) else b"go on\n")
         return any(stops)
 
     def _signal(self, number: int) -> None:

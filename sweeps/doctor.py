@@ -13,7 +13,7 @@ from nala_platform import runs
 from nala_platform.arguments import Arguments
 
 from .folder import open_sweep
-from .storage import JOURNAL, cut_torn_line, exclusive
+from .storage import JOURNAL, cut_torn_line
 from .trials import TRIALS, Trials, is_interrupted
 
 
@@ -61,14 +61,11 @@ def _torn_journal(folder: Path, repair: bool) -> Iterator[Finding]:
 
 
 def _interrupted(trials: Trials, repair: bool) -> Iterator[Finding]:
-    for trial in trials.all():
-        if trial.state == TrialState.RUNNING and is_interrupted(trial):
-            beat = trial.user_attrs.get("heartbeat")
-            age = f", last sign of life {time.time() - beat:.0f} s ago" if beat else ""
-            if repair:
-                with exclusive(trials.storage, trials.folder, trials.name):
-                    trials.storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
-            yield Finding(f"trial {trial.number} was interrupted{age}", "it waits to be gone on with")
+    dead = [each for each in trials.all() if each.state == TrialState.RUNNING and is_interrupted(each)]
+    for trial in trials.release() if repair else dead:
+        beat = trial.user_attrs.get("heartbeat")
+        age = f", last sign of life {time.time() - beat:.0f} s ago" if beat else ""
+        yield Finding(f"trial {trial.number} was interrupted{age}", "it waits to be gone on with")
 
 
 def _missing_folders(trials: Trials) -> Iterator[Finding]:

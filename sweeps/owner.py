@@ -15,6 +15,11 @@ def me() -> dict[str, Any]:
     return {"host": socket.gethostname(), "space": _space(), "pid": os.getpid(), "started": _started(os.getpid())}
 
 
+def is_me(owner: dict[str, Any]) -> bool:
+    """Whether ``owner`` is this process; the host's name, which may change, is for people."""
+    return {**owner, "host": None} == {**me(), "host": None}
+
+
 def is_alive(owner: dict[str, Any], heartbeat: float) -> bool:
     """Whether the process ``owner`` lives: asked of the kernel where it is ours, else by its last sign of life.
 

@@ -16,7 +16,7 @@ import optuna
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from .owner import is_alive, me
+from .owner import is_alive, is_me, me
 from .plan import Plan
 from .storage import exclusive, open_storage
 
@@ -72,13 +72,19 @@ class Trials:
         return self.study.get_trials(deepcopy=False)
 
     def own(self) -> list[FrozenTrial]:
-        """Those that this sweep makes itself, so without those that it took over."""
+        """Those that this sweep is to finish: its plan's number of them, without those that it took over.
+
+        There may be more, of a plan with a larger number: they stay as they are.
+        """
+        return self._made()[: self.plan.n_trials]
+
+    def _made(self) -> list[FrozenTrial]:
         return [trial for trial in self.all() if TAKEN_OVER not in trial.user_attrs]
 
     def provide(self, number: int) -> None:
         """See to it that there are ``number`` trials of its own; more that are there already stay."""
         with exclusive(self.storage, self.folder, self.name):
-            for _ in range(number - len(self.own())):
+            for _ in range(number - len(self._made())):
                 # not `enqueue_trial`, which marks a trial as fixed by a person: a grid would pass it by
                 self.study.add_trial(create_trial(state=TrialState.WAITING))
 
@@ -113,14 +119,23 @@ class Trials:
     def claim(self) -> Claim | None:
         """Make the first trial that waits, or whose owner is dead, this process's own; None: there is none."""
         with exclusive(self.storage, self.folder, self.name):
-            for frozen in self.all():
+            for frozen in self.own():
                 if frozen.state == TrialState.RUNNING and is_interrupted(frozen):
-                    self._wait_again(frozen, {"end": frozen.user_attrs.get("heartbeat"), "exit": "owner died"})
+                    self._take_from_the_dead(frozen)
                 elif frozen.state != TrialState.WAITING:
                     continue
-                self.storage.set_trial_state_values(frozen._trial_id, TrialState.RUNNING)
-                return self._own(frozen)
+                # False: another was faster, who came in while the database, and its lock, were away
+                if self.storage.set_trial_state_values(frozen._trial_id, TrialState.RUNNING):
+                    return self._own(frozen)
         return None
+
+    def release(self) -> list[FrozenTrial]:
+        """Let the trials whose owners are dead wait to be gone on with; which."""
+        with exclusive(self.storage, self.folder, self.name):
+            found = [each for each in self.all() if each.state == TrialState.RUNNING and is_interrupted(each)]
+            for frozen in found:
+                self._take_from_the_dead(frozen)
+        return found
 
     def _own(self, frozen: FrozenTrial) -> Claim:
         """Note the owner, and fix the trial's parameters unless they are."""
@@ -141,6 +156,11 @@ class Trials:
             seconds=sum((attempt.get("end") or attempt["start"]) - attempt["start"] for attempt in noted),
             retries=sum(attempt.get("is_retry", False) for attempt in noted),
         )
+
+    def is_ours(self, claim: Claim) -> bool:
+        """Whether nobody took this process for dead, as another machine may when it is cut off, and its trial over."""
+        frozen = self.storage.get_trial(claim.trial._trial_id)
+        return frozen.state == TrialState.RUNNING and is_me(frozen.user_attrs.get("owner", {}))
 
     def beat(self, claim: Claim) -> None:
         """Show a sign of life."""
@@ -183,12 +203,15 @@ class Trials:
         self.storage.set_trial_state_values(number, state, values if state != TrialState.FAIL else None)
 
     def is_full(self) -> bool:
-        """Whether every trial is finished."""
-        return all(trial.state.is_finished() for trial in self.all())
+        """Whether every trial of its own is finished."""
+        return all(trial.state.is_finished() for trial in self.own())
 
     def count(self, of: Callable[[FrozenTrial], bool]) -> int:
-        """How many trials are so."""
-        return sum(map(of, self.all()))
+        """How many of its own trials are so."""
+        return sum(map(of, self.own()))
+
+    def _take_from_the_dead(self, frozen: FrozenTrial) -> None:
+        self._wait_again(frozen, {"end": frozen.user_attrs.get("heartbeat"), "exit": "owner died"})
 
     def _wait_again(self, frozen: FrozenTrial, end: dict[str, Any]) -> None:
         self._note_attempt(frozen, end)
@@ -196,7 +219,7 @@ class Trials:
 
     def _note_attempt(self, frozen: FrozenTrial, end: dict[str, Any]) -> None:
         attempts = [dict(attempt) for attempt in frozen.user_attrs.get("attempts", [])]
-        if attempts:
+        if attempts and "end" not in attempts[-1]:  # else its owner died between noting the end and telling the state
             attempts[-1].update(end)
             self.storage.set_trial_user_attr(frozen._trial_id, "attempts", attempts)
 

@@ -69,7 +69,9 @@ class Worker:
         attempt = Attempt(self._words(claim), log, objective if objective.startswith("val/") else "", environment)
         limit = self.plan.trial_timeout_s
         ending = attempt.follow(
-            report=lambda said: self.trials.report(claim, said["step"], said["value"]),
+            report=lambda said: (
+                not self.trials.is_ours(claim) or self.trials.report(claim, said["step"], said["value"])
+            ),
             tick=lambda: self._tick(claim),
             seconds=None if limit is None else max(0.0, limit - claim.seconds),
         )
@@ -83,13 +85,17 @@ class Worker:
 
     def _tick(self, claim: Claim) -> bool:
         if time.monotonic() - self._last_beat > HEARTBEAT:
+            if not self.trials.is_ours(claim):
+                return True
             self.trials.beat(claim)
             self._last_beat = time.monotonic()
         return bool(self.stopped_by)
 
     def _close(self, claim: Claim, ending: Ending, log: Path) -> None:
         outcome = judge(ending, log)
-        if outcome.name == INTERRUPTED:
+        if not self.trials.is_ours(claim):
+            print(f"nala: trial {claim.number} was taken over by another worker, and is left to it", file=sys.stderr)
+        elif outcome.name == INTERRUPTED:
             self.trials.give_back(claim, outcome.exit, is_retry=False)
         elif outcome.is_retry and claim.retries < self.plan.max_retries:
             self.trials.give_back(claim, outcome.exit, is_retry=True)

@@ -13,6 +13,7 @@ from nala_platform.sweeps.attempt import Ending
 from nala_platform.sweeps.folder import begin, open_sweep
 from nala_platform.sweeps.objective import Objective
 from nala_platform.sweeps.outcome import judge, values
+from nala_platform.sweeps.owner import me
 from nala_platform.sweeps.plan import Plan
 from nala_platform.sweeps.storage import quiet
 from optuna.trial import TrialState
@@ -76,8 +77,14 @@ def test_workers_at_once_do_each_trial_once_and_none_alike(where):
     assert trials.is_full() and trials.claim() is None and len(trials.all()) == 30
     trials.provide(30)
     assert len(trials.all()) == 30  # a full study is a no-op
-    trials.provide(32)
-    assert len(trials.all()) == 32 and not trials.is_full()
+    more = sweep(where, n_trials=32).trials()
+    more.provide(32)
+    assert len(more.all()) == 32 and not more.is_full() and trials.is_full()
+    fewer = sweep(where, n_trials=31).trials()
+    claim = fewer.claim()
+    fewer.finish(claim, "finished", "exit code 0", [0.5])
+    assert claim.number == 30 and fewer.is_full() and fewer.claim() is None  # the last, of the larger plan, waits on
+    assert fewer.all()[31].state == TrialState.WAITING
 
 
 def test_a_trial_of_a_dead_owner_goes_on_with_its_parameters_and_reports(where):
@@ -101,6 +108,32 @@ def test_a_trial_of_a_dead_owner_goes_on_with_its_parameters_and_reports(where):
     first, second = frozen.user_attrs["attempts"]
     assert first["exit"] == "owner died" and first["pid"] == worker.pid and first["end"] is not None
     assert second["exit"] == "exit code 0" and second["pid"] == os.getpid() and frozen.user_attrs["note"] == "x"
+
+
+def test_an_owner_that_dies_between_two_words_loses_and_doubles_nothing(where):
+    trials = sweep(where, n_trials=1).trials()
+    trials.provide(1)
+    dead = {**me(), "pid": 2**22 + 1}
+    identity = trials.all()[0]._trial_id
+
+    def die() -> None:  # after what this process has said for it
+        trials.storage.set_trial_user_attr(identity, "owner", dead)
+
+    trials.storage.set_trial_state_values(identity, TrialState.RUNNING)  # RUNNING, and nobody's
+    first = trials.claim()
+    trials.storage.set_trial_user_attr(identity, "attempts", [{**dead, "start": 100.0, "end": 103.0, "exit": "x"}])
+    trials.storage.set_trial_user_attr(identity, "heartbeat", 9000.0)
+    die()  # a new owner, whose attempt was not noted yet: it spoils no other's
+    assert not trials.is_ours(first)
+    second = trials.claim()
+    assert (second.number, second.seconds) == (0, 3.0) and trials.is_ours(second)
+    assert [attempt["exit"] for attempt in trials.all()[0].user_attrs["attempts"][:-1]] == ["x"]
+    trials._note_attempt(trials.storage.get_trial(identity), {"end": time.time(), "exit": "exit code 0"})
+    die()  # its end is noted, the state is not told
+    assert [trial.number for trial in trials.release()] == [0] and trials.release() == []
+    assert trials.all()[0].user_attrs["attempts"][-1]["exit"] == "exit code 0"
+    trials.finish(trials.claim(), "finished", "exit code 0", [0.5])
+    assert trials.is_full() and trials.claim() is None and len(trials.all()) == 1
 
 
 def test_what_is_given_back_is_next_and_its_retries_are_counted(where):

@@ -1,0 +1,81 @@
+"""A trial's process and its worker: what they say to each other, however the process ends."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from nala_platform.sweeps import attempt
+from nala_platform.sweeps.attempt import Attempt
+
+RUN = """#!{python}
+import os, signal, sys, time
+answers, reports, metric = os.environ["NALA_SWEEP_REPORT"].split(",")
+answers, reports = int(answers), int(reports)
+def ask(step):
+    os.write(reports, b'{{"step": %d, ' % step)
+    time.sleep(0.05)
+    os.write(reports, b'"value": 0.5}}\\n')
+    return os.read(answers, 64)
+"""
+
+
+def follow(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str, report=lambda said: False, **how):
+    """The ending of a run that does ``code``, and what it reported."""
+    run = folder / "run"
+    run.write_text(RUN.format(python=sys.executable) + code)
+    run.chmod(0o755)
+    said: list[dict] = []
+
+    def note(one: dict) -> bool:
+        said.append(one)
+        return report(one)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", str(run))
+        started = Attempt(["fit"], folder / "log", "val/x", {})
+    return started.follow(**{"report": note, "tick": lambda: False, "seconds": None, **how}), said
+
+
+def test_reports_in_pieces_are_answered_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    code = """
+assert ask(1) == b"go on\\n" and ask(2) == b"stop\\n"
+sys.exit(6)
+"""
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        ending, said = follow(tmp_path, monkeypatch, code, report=lambda one: one["step"] == 2)
+        assert (ending.code, ending.was_pruned) == (6, True), (tmp_path / "log").read_text()
+        assert [one["step"] for one in said] == [1, 2] and said[0]["value"] == 0.5
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_run_that_dies_while_it_waits_for_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its worker's answer goes nowhere, and the worker lives on to tell how the run ended."""
+    ending, said = follow(*(tmp_path, monkeypatch, "signal.alarm(1); ask(7)"), report=lambda one: bool(time.sleep(1.5)))
+    assert ending == (-signal.SIGALRM, False, False, False) and [one["step"] for one in said] == [7]
+
+
+def test_what_a_run_said_last_is_heard_though_it_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    code = """os.write(reports, b'{{"step": 9, "value": NaN}}\\n{{"half')""".replace("{{", "{").replace("}}", "}")
+    ending, said = follow(tmp_path, monkeypatch, code)
+    assert ending.code == 0 and [one["step"] for one in said] == [9]
+
+
+def test_a_run_that_hears_nothing_is_killed_with_all_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    code = """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if (child := os.fork()) == 0:
+    time.sleep(600)
+open("child", "w").write(str(child))
+time.sleep(600)
+"""
+    monkeypatch.setattr(attempt, "GRACE", 0.5)
+    monkeypatch.chdir(tmp_path)
+    ending, _ = follow(tmp_path, monkeypatch, code, seconds=1.5)
+    assert (ending.code, ending.was_out_of_time) == (-signal.SIGKILL, True)
+    child = Path(f"/proc/{(tmp_path / 'child').read_text()}/stat")
+    time.sleep(0.3)
+    assert not child.exists() or child.read_text().rpartition(")")[2].split()[0] in "ZX"
