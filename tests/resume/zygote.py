@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 Environment = dict[str, str]
@@ -92,6 +93,8 @@ def _become_nala(words: list[str], folder: str, output: str, environment: Enviro
         code = 0
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
