@@ -9,8 +9,8 @@ from nala_platform import runs
 from nala_platform.errors import UserError
 
 from .plan import Plan
-from .storage import exclusive
-from .trials import Trials
+from .storage import JOURNAL, exclusive, settled
+from .trials import TRIALS, Trials
 
 PLAN, PLACE = "sweep.yaml", "storage.json"
 
@@ -31,8 +31,18 @@ class Sweep(NamedTuple):
     plan: Plan
 
     def trials(self) -> Trials:
-        """Its trials, seen by this process."""
-        return Trials(self.folder, self.url, self.name, self.plan)
+        """Its trials, seen by this process.
+
+        Raises:
+            UserError: the storage cannot be reached, or has them no more.
+        """
+        found = Trials(self.folder, self.url, self.name, self.plan)
+        if "plan" not in found.study.user_attrs:
+            raise UserError(f"the study {self.name} of {self.folder} is gone from its storage, {self._where()}")
+        return found
+
+    def _where(self) -> str:
+        return f"the file {self.folder / JOURNAL}" if self.url is None else "the database of --storage"
 
 
 def open_sweep(folder: Path) -> Sweep:
@@ -57,8 +67,9 @@ def begin(folder: Path, name: str, url: str | None, plan: Plan) -> Sweep:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot make {folder}: {error.strerror}; choose another --sweeps_dir") from error
+    url = settled(url)
     sweep = Sweep(folder.absolute(), name, url, plan)
-    trials = sweep.trials()
+    trials = Trials(sweep.folder, url, name, plan)
     with exclusive(trials.storage, sweep.folder, name):
         stored = trials.study.user_attrs.get("plan")
         if stored is not None:
@@ -67,6 +78,11 @@ def begin(folder: Path, name: str, url: str | None, plan: Plan) -> Sweep:
                     f"the sweep {name} in {folder} has begun with another plan: {'; '.join(differing)}. Give this one "
                     f"another --name; with --new-study-from {folder} it takes the finished trials over"
                 )
+        elif (folder / TRIALS).is_dir():
+            raise UserError(
+                f"{folder / TRIALS} holds runs of an earlier sweep {name}, whose study is gone: move {folder} away, or "
+                "give this one another --name"
+            )
         trials.study.set_user_attr("plan", plan.to_dict())
         runs.write_atomic(folder / PLAN, plan.to_yaml())
         runs.write_json(folder / PLACE, {"name": name, "url": url})

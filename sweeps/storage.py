@@ -13,11 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+import sqlalchemy
+from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.storages.journal._file import BaseJournalFileLock
+from sqlalchemy.exc import ArgumentError
 
 from nala_platform.errors import UserError
+
+from .patience import PatientStorage, patient
 
 JOURNAL, LOCK = "journal.log", "sweep.lock"
 _BLOCK = 4096
@@ -74,8 +78,8 @@ def open_storage(folder: Path, url: str | None) -> BaseStorage:
         path = folder / JOURNAL
         return JournalStorage(JournalFileBackend(str(path), lock_obj=JournalLock(path)))
     try:
-        # a connection that the server closed meanwhile is replaced, not used; waiting for a lock has an end
-        return RDBStorage(url, engine_kwargs={"pool_pre_ping": True}, skip_compatibility_check=False)
+        # a connection that the server closed meanwhile is replaced, not used
+        return PatientStorage(url, engine_kwargs={"pool_pre_ping": True})
     except ImportError as error:
         raise UserError(
             f"--storage {_hidden(url)} needs a driver: {error}. For PostgreSQL: pip install 'nala-platform[postgres]', "
@@ -96,22 +100,59 @@ def exclusive(storage: BaseStorage, folder: Path, name: str) -> Iterator[None]:
     """
     engine: Any = getattr(storage, "engine", None)
     if engine is not None and engine.dialect.name == "postgresql":
-        import sqlalchemy
-
         key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
-        with engine.connect() as connection:
-            connection.execute(sqlalchemy.text("SELECT pg_advisory_lock(:key)"), {"key": key})
-            try:
-                yield
-            finally:
-                connection.execute(sqlalchemy.text("SELECT pg_advisory_unlock(:key)"), {"key": key})
+        connection = patient(_lock)(engine, key)
+        try:
+            yield
+        finally:
+            connection.invalidate()  # the lock goes with the session, also with one that is lost already
+            connection.close()
         return
-    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT)
+    path = folder / LOCK
+    if engine is not None and engine.dialect.name == "sqlite" and engine.url.database:
+        path = Path(f"{engine.url.database}.lock")  # sweeps in several folders may share the file
+    handle = os.open(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
         os.close(handle)
+
+
+def _lock(engine: sqlalchemy.Engine, key: int) -> sqlalchemy.Connection:
+    """A session that holds the lock."""
+    connection = engine.connect()
+    try:
+        # of a machine that lost its power inside, the server learns in a minute, not in hours
+        for setting, value in (("idle", 30), ("interval", 10), ("count", 3)):
+            connection.execute(sqlalchemy.text(f"SET tcp_keepalives_{setting} = {value}"))
+        connection.execute(sqlalchemy.text("SELECT pg_advisory_lock(:key)"), {"key": key})
+    except BaseException:
+        connection.invalidate()
+        connection.close()
+        raise
+    return connection
+
+
+def settled(url: str | None) -> str | None:
+    """``url`` as it means the same from every folder.
+
+    Raises:
+        UserError: a kind of database that has no lock over the changes of a study.
+    """
+    try:
+        read = None if url is None else sqlalchemy.make_url(url)
+    except ArgumentError:
+        return url  # refused when it is opened
+    if url is None or read is None:
+        return url
+    if read.get_backend_name() not in ("postgresql", "sqlite"):
+        raise UserError(f"--storage {_hidden(url)}: a sweep's database is postgresql+psycopg://… (or sqlite:///FILE)")
+    if read.get_backend_name() == "sqlite":
+        if not read.database or read.database == ":memory:":
+            raise UserError(f"--storage {url} names no file, so the workers could not see it: sqlite:///FILE")
+        return f"sqlite:///{Path(read.database).absolute()}"
+    return url
 
 
 def quiet() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nala_platform.arguments import Arguments
-from nala_platform.errors import UserError
+from nala_platform.errors import StorageError, UserError
 
 from .attempt import Attempt, Ending
 from .folder import Sweep, open_sweep
@@ -135,9 +135,9 @@ def main(words: list[str]) -> int:
         worker = Worker(open_sweep(options.folder), options.threads, options.placed)
         worker.listen()
         return worker.work(options.once)
-    except UserError as error:
+    except (UserError, StorageError) as error:
         print(f"nala: error: {error}", file=sys.stderr)
-        return 2
+        return 2 if isinstance(error, UserError) else 4
 
 
 if __name__ == "__main__":

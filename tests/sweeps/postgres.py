@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import shlex
 import shutil
 import socket
 import subprocess
@@ -11,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+_CONTROL: dict[int, list[str | None]] = {}  # of the server at a port
 
 
 def _program(name: str) -> str | None:
@@ -49,7 +52,7 @@ def server() -> Iterator[str]:
         options = ["-A", "trust", "-U", "nala", "--no-sync"]
         subprocess.run([_program("initdb"), "-D", str(folder / "data"), *options], check=True, **quiet)
         run = f"-h 127.0.0.1 -p {port} -k {folder} -c fsync=off"
-        control = [_program("pg_ctl"), "-D", str(folder / "data"), "-w", "-o", run]
+        control = _CONTROL[port] = [_program("pg_ctl"), "-D", str(folder / "data"), "-w", "-o", run]
         subprocess.run([*control, "-l", str(folder / "log"), "start"], check=True, **quiet)
         try:
             yield f"postgresql+psycopg://nala@127.0.0.1:{port}/postgres"
@@ -57,3 +60,17 @@ def server() -> Iterator[str]:
             subprocess.run([*control, "-m", "immediate", "stop"], check=False, **quiet)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def restart(url: str, seconds: float) -> None:
+    """Stop the server of ``url`` at once, as a crash does; after ``seconds``, for which nobody waits, it starts."""
+    control = _CONTROL[int(url.rpartition(":")[2].partition("/")[0])]
+    how = {
+        "user": "postgres" if os.getuid() == 0 else None,
+        "cwd": "/",
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.DEVNULL,
+    }
+    subprocess.run([*control, "-m", "immediate", "stop"], check=True, **how)
+    words = shlex.join([*control, "start"])
+    subprocess.Popen(["sh", "-c", f"sleep {seconds}; exec {words}"], **how)

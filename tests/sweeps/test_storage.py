@@ -9,11 +9,13 @@ from pathlib import Path
 
 import optuna
 import pytest
+from nala_platform.sweeps import patience
 from nala_platform.sweeps.owner import is_alive, me
 from nala_platform.sweeps.slots import devices, shares, slot
-from nala_platform.sweeps.storage import JOURNAL, exclusive, open_storage, quiet
+from nala_platform.sweeps.storage import JOURNAL, exclusive, open_storage, quiet, settled
+from postgres import restart, server
 
-from nala_platform.errors import UserError
+from nala_platform.errors import StorageError, UserError
 
 quiet()
 
@@ -147,3 +149,44 @@ def test_a_database_that_is_not_there_is_one_line_without_the_password(url: str,
     with pytest.raises(UserError, match=said) as caught:
         open_storage(tmp_path, url)
     assert "secret" not in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_server_that_starts_again_ends_nothing(tmp_path: Path):
+    """Calls wait for it, the lock's too; a lock that went with it costs no error."""
+    with server() as url:
+        storage = open_storage(tmp_path, url)
+        study = optuna.create_study(study_name="s", storage=storage)
+        with exclusive(storage, tmp_path, "s"):
+            study.add_trial(optuna.trial.create_trial(state=optuna.trial.TrialState.WAITING))
+            restart(url, seconds=2.0)
+            storage.set_trial_user_attr(study.trials[0]._trial_id, "key", "value")
+        restart(url, seconds=2.0)
+        with exclusive(storage, tmp_path, "s"):
+            assert study.trials[0].user_attrs == {"key": "value"}
+            identity = study.trials[0]._trial_id
+            assert storage.set_trial_state_values(identity, optuna.trial.TrialState.RUNNING)
+            assert not storage.set_trial_state_values(identity, optuna.trial.TrialState.RUNNING)
+
+
+def test_a_server_that_stays_away_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(patience, "PATIENCE", 0.5)
+    with server() as url:
+        storage = open_storage(tmp_path, url)
+    with pytest.raises(StorageError, match=r"the sweep's database has been away for 0 s: ") as caught:
+        storage.get_all_studies()
+    assert "\n" not in str(caught.value)
+    with pytest.raises(StorageError), exclusive(storage, tmp_path, "s"):
+        pass
+
+
+def test_a_database_file_is_the_same_from_every_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert settled(None) is None and settled("sqlite:///x.db") == f"sqlite:///{tmp_path}/x.db"
+    assert settled("postgresql+psycopg://h/d") == "postgresql+psycopg://h/d"
+    for url in ("sqlite://", "sqlite:///:memory:", "mysql+pymysql://me:secret@h/d"):
+        with pytest.raises(UserError) as caught:
+            settled(url)
+        assert "secret" not in str(caught.value)
+    storage = open_storage(tmp_path, settled("sqlite:///x.db"))
+    with exclusive(storage, tmp_path / "nowhere", "s"):  # the lock is the database's, whatever the folder
+        assert (tmp_path / "x.db.lock").exists()

@@ -217,6 +217,17 @@ def test_values_of_the_objectives():
     assert values((best, Objective("gmacs", "minimize", "best")), reports, known) == "the objective gmacs is None"
 
 
+def test_runs_of_a_study_that_is_gone_are_not_taken_for_this_one(tmp_path: Path):
+    made = sweep((tmp_path, None))
+    (tmp_path / "trials").mkdir()
+    sweep((tmp_path, None))
+    (tmp_path / "journal.log").unlink()
+    with pytest.raises(UserError, match=r"study s .* is gone from its storage, the file .*journal\.log"):
+        made.trials()
+    with pytest.raises(UserError, match="trials holds runs of an earlier sweep s, whose study is gone: move"):
+        sweep((tmp_path, None))
+
+
 def test_signs_of_life_are_stored(where):
     trials = sweep(where).trials()
     trials.provide(1)
