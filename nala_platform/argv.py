@@ -69,6 +69,8 @@ def _check_yaml(path: Path) -> None:
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"{path}{line}: not valid YAML: {error.problem}") from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{path} is damaged: it is no text of YAML") from error
     if not isinstance(settings, dict):
         raise UserError(f"{path} holds no keys: a config file has lines such as trainer: and below it max_epochs: 3")
 

@@ -70,7 +70,7 @@ class Resumption:
             UserError: a change that would make this another run.
         """
         path = self.folder / runs.CONFIG
-        stored = yaml.safe_load(path.read_text())
+        stored = yaml.safe_load(path.read_text())  # it was parsed before, so it is whole
         wanted = yaml.safe_load(as_text)
         for key, places in changes.appended_again(stored, wanted).items():
             *above, name = key.split(".")
@@ -94,6 +94,9 @@ class Resumption:
             raise UserError(
                 f"trainer.max_epochs is {planned}, but the run is in or behind epoch {self.epochs}: give that or more"
             )
+        planned = config.get("trainer.max_steps")
+        if planned not in (None, -1) and planned < self.steps:
+            raise UserError(f"trainer.max_steps is {planned}, but the run has done {self.steps}: give that or more")
 
     @rank_zero_only
     def tell(self) -> None:
@@ -119,6 +122,7 @@ class Resumption:
         """Remove what a killed process left half-written, and a log that no checkpoint knows."""
         for folder in (self.folder, self.folder / runs.CHECKPOINTS):
             remove_partial(folder)
+        (self.folder / runs.CHECKPOINTS / runs.STAGED).unlink(missing_ok=True)
         if self.checkpoint is None:
             (self.folder / runs.METRICS).unlink(missing_ok=True)
 

@@ -119,7 +119,7 @@ def differences(one: Path, other: Path) -> list[str]:
             torch.load(run / runs.CHECKPOINTS / name, map_location="cpu", weights_only=True) for run in (one, other)
         )
         for checkpoint in (first, second):
-            checkpoint["callbacks"].pop("Timer", None)  # of --trainer.max_time: what a clock says is no result
+            checkpoint.get("callbacks", {}).pop("Timer", None)  # of --trainer.max_time: what a clock says is no result
         if (place := difference(first, second)) is not None:
             found.append(f"{name}: {place}")
     logs = [(run / runs.METRICS).read_text().splitlines() for run in (one, other)]

@@ -11,10 +11,8 @@ from safetensors.torch import save
 
 from nala_platform.callbacks.stop import StopSignals
 from nala_platform.errors import StoppedError, UserError
-from nala_platform.runs import BEST, CHECKPOINTS, LAST, PREVIOUS, WEIGHTS, write_atomic
+from nala_platform.runs import BEST, CHECKPOINTS, LAST, PREVIOUS, STAGED, WEIGHTS, write_atomic
 from nala_platform.runs.files import give_name
-
-_NEW = ".new.ckpt"
 
 
 class RunCheckpoint(Checkpoint):
@@ -149,7 +147,7 @@ class RunCheckpoint(Checkpoint):
 
     def _save(self, trainer: Trainer, best_alone: bool = False) -> None:
         """The best first: killed in between, the run goes on from the last before it, and comes here again."""
-        new, last = self.folder / _NEW, self.folder / LAST
+        new, last = self.folder / STAGED, self.folder / LAST
         trainer.save_checkpoint(new)
         if trainer.is_global_zero:
             if self._is_best:
