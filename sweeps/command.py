@@ -26,6 +26,7 @@ from .storage import quiet
 from .trials import Trials, is_interrupted
 
 _LOOK = 0.5  # seconds between two looks at the trials
+_REFUSALS = 10  # workers in a row that end by an error of their own, after which no other is started
 _PATIENCE = 30.0  # at most so many seconds before a worker that died gets a successor
 
 
@@ -111,7 +112,7 @@ class Conductor:
         self.trials: Trials = sweep.trials()
         self.processes: list[Handle] = []
         self._received = 0
-        self._failures, self._not_before = 0, 0.0
+        self._failures, self._refusals, self._not_before = 0, 0, 0.0
 
     def conduct(self) -> None:
         """Until every trial is finished.
@@ -143,6 +144,12 @@ class Conductor:
         for process in [one for one in self.processes if one.poll() is not None]:
             self.processes.remove(process)
             self._failures = self._failures + 1 if process.returncode else 0
+            self._refusals = self._refusals + 1 if (process.returncode or 0) > 0 else 0  # not those that were killed
+            if self._refusals == _REFUSALS:
+                raise UserError(
+                    f"{_REFUSALS} workers in a row ended by an error, which stands above: the sweep is stopped, its "
+                    f"trials are saved; go on with: nala sweep --resume {self.sweep.folder}"
+                )
             self._not_before = time.monotonic() + min(_PATIENCE, 0.25 * 2.0**self._failures)
         waiting = self.trials.count(
             lambda trial: (

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from nala_platform.sweeps import command
 from nala_platform.sweeps.attempt import Ending
 from nala_platform.sweeps.folder import begin, open_sweep
 from nala_platform.sweeps.objective import Objective
@@ -254,3 +255,19 @@ def test_a_new_study_knows_the_trials_of_an_old_one(where, tmp_path: Path):
     assert sorted(trial.value for trial in new.all()) == sorted(rates)[:2]
     new.provide(2)
     assert len(new.all()) == 4 and len(new.own()) == 2 and new.claim().number == 2
+
+
+def test_workers_that_can_never_work_end_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    class Broken:
+        def start(self) -> subprocess.Popen[bytes]:
+            process = subprocess.Popen(["false"])
+            process.wait()
+            return process
+
+    monkeypatch.setattr(command, "_PATIENCE", 0.0)
+    monkeypatch.setattr(command, "_LOOK", 0.0)
+    with pytest.raises(UserError, match="10 workers in a row ended by an error"):
+        conductor = command.Conductor(sweep((tmp_path, None), n_trials=3), 2, Broken())
+        conductor.trials.provide(3)
+        while True:
+            conductor._man()
