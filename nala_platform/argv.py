@@ -117,7 +117,8 @@ def expand(argv: list[str]) -> list[str]:
     if resumed is not None:
         # behind the task's own defaults, before the files that are typed now
         files.insert(
-            2 if any(_is_flag(word, "--task") for word in typed) else 0, str(runs.find_folder(resumed) / runs.CONFIG)
+            2 if any(_is_flag(word, "--task") for word in typed) else 0,
+            str(conf_file(str(runs.find_folder(resumed) / runs.CONFIG))),
         )
         typed = [*_without(typed, "--folder"), "--resume", resumed]
     if not files and not {"--help", "-h"} & set(typed):

@@ -70,7 +70,7 @@ class Resumption:
             UserError: a change that would make this another run.
         """
         path = self.folder / runs.CONFIG
-        stored = yaml.safe_load(path.read_text())  # it was parsed before, so it is whole
+        stored = yaml.safe_load(path.read_text())
         wanted = yaml.safe_load(as_text)
         for key, places in changes.appended_again(stored, wanted).items():
             *above, name = key.split(".")

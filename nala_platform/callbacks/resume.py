@@ -117,7 +117,11 @@ class ExactResume(Callback):
             _keep_global_batch(trainer, len(saved["random"]), saved["global_batch"])
         self._random = _own(trainer, saved["random"])
         if hasattr(data, "resume"):
-            data.resume(self._loaded.epoch, self._loaded.batch * (saved["global_batch"] or 0))
+            consumed, now = self._loaded.batch * (saved["global_batch"] or 0), data.global_batch
+            if consumed % now == 0 and now != saved["global_batch"]:  # the same place, counted in batches of today
+                self._loaded = self._loaded._replace(batch=consumed // now)
+                _settle(checkpoint["loops"]["fit_loop"], trainer, self._loaded)
+            data.resume(self._loaded.epoch, consumed)
         self._log = saved["log"]
 
     def _restore_log(self, trainer: Trainer) -> None:

@@ -44,9 +44,8 @@ def compare(stored: Mapping[str, Any], wanted: Mapping[str, Any], resets: tuple[
     for key in sorted(old.keys() | new.keys()):
         if key.split(".")[0] in _ABOUT_THE_CALL or old.get(key) == new.get(key):
             continue
-        if key in old:
-            verdict, mend = _verdict(key, old[key], new.get(key), resets)
-        else:  # the run is from before there was such a key, or its class has another one now: what is not there stays
+        verdict, mend = _verdict(key, old.get(key), new.get(key), resets)
+        if key not in old and verdict == REFUSED:  # the run is from before there was such a key
             verdict, mend = APPLIED, ""
         changes.append(Change(key, old.get(key), new.get(key), verdict, mend))
     return changes

@@ -104,6 +104,7 @@ def test_what_is_typed_is_applied_restored_or_refused_and_said(zygote, run: Path
         (("--task", "seg"), "task is 'cls' in the run"),
         (("--data.batch_size", "3"), "batch_size"),
         (("--trainer.max_epochs", "1"), "trainer.max_epochs is 1, but the run is in or behind epoch 2"),
+        (("--trainer.max_steps", "2"), "trainer.max_steps is 2, but the run has done"),
         (("--reset", "lrr"), "did you mean 'lr'?"),
         (("--folder", "other"), "leave --folder away"),
         (("--ckpt_path", "nowhere.ckpt"), "no checkpoint at nowhere.ckpt"),
@@ -163,6 +164,34 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(zygote, strai
     assert "nala: warning: run/checkpoints/last.ckpt is damaged: its SHA-256 is not the one" in text
     assert "resuming run/checkpoints/previous.ckpt" in text
     assert_same(straight("cls").folder, run)
+
+
+def test_a_damaged_configuration_is_one_line(zygote, run: Path, tmp_path: Path):
+    for content in (b"", b"\x00\xff\xfe\n" * 50, (run / "config.yaml").read_bytes()[:700]):
+        (run / "config.yaml").write_bytes(content)
+        assert "run/config.yaml" in refusal(zygote, tmp_path, "fit", "--resume", "run")
+
+
+def test_another_batch_size_within_an_epoch_draws_each_sample_once(zygote, tmp_path: Path):
+    """R1: the place is counted in samples, also when the run is killed once more."""
+    (tmp_path / "mine.py").write_text(
+        "from lightning.pytorch import Callback\n"
+        "class Names(Callback):\n"
+        "    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):\n"
+        "        with open('names.txt', 'a') as file: print(trainer.global_step, *batch['name'], file=file)\n"
+    )
+    task = ("fit", "--task", "cls", "--resume", "auto", "--folder", "run", "--trainer.callbacks+", "mine.Names")
+    small = (*task, "--trainer.max_epochs", "1", "--checkpoint.every_n_steps", "1", "--trainer.limit_val_batches", "1")
+    for size, step in (("8", 4), ("16", 7)):
+        pid = zygote.start(tmp_path, *small, "--data.batch_size", size, "--checkpoint.every_n_steps", "2")
+        wait_for(tmp_path / "run", step, 120)
+        os.kill(pid, signal.SIGKILL)
+        zygote.wait(pid)
+    zygote.run(tmp_path, *small, "--data.batch_size", "16")
+    lines = [line.split() for line in (tmp_path / "names.txt").read_text().splitlines()]
+    drawn = {int(step): names for step, *names in lines}  # of a step that was done twice, the one that counts
+    names = [name for step in drawn for name in drawn[step]]
+    assert len(names) == len(set(names)) >= 1000
 
 
 def test_when_all_are_damaged_nothing_begins(zygote, run: Path, tmp_path: Path):

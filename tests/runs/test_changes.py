@@ -51,3 +51,18 @@ def test_averaging_is_on_or_off_for_good():
         with pytest.raises(UserError, match=r"ema\.decay is .*begin a new run"):
             refuse(compare({"ema": {"decay": stored}}, {"ema": {"decay": wanted}}, ()))
     refuse(compare({"ema": {"decay": 0.9}}, {"ema": {"decay": 0.99}}, ()))
+
+
+def test_a_run_from_before_there_was_a_key_goes_on():
+    network = {"class_path": "x", "init_args": {"size": 1}}
+    stored = {"model": {"init_args": {"network": network}}}
+    wanted = {
+        "model": {"init_args": {"network": {**network, "init_args": {"size": 1, "new": 0}}}},
+        "seed_everything": 0,
+    }
+    found = compare(stored, wanted, ())
+    refuse(found)
+    assert [(c.key, c.verdict) for c in found] == [
+        ("model.init_args.network.init_args.new", "applied"),
+        ("seed_everything", "applied"),
+    ]
