@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from nala_platform.arguments import Arguments, positive
 from nala_platform.errors import StoppedError, UserError, look_up
@@ -126,11 +126,13 @@ class Conductor:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda received, frame: setattr(self, "_received", received))
         with LiveTable(self.sweep.plan.objectives) as table:
-            while not self.trials.is_full() and not self._received:
-                self._man()
-                table.update(self.trials.own(), self.sweep.plan.n_trials)
+            while True:
+                trials = self.trials.own()  # once a look: a database has better to do than to list a study again
+                table.update(trials, self.sweep.plan.n_trials)
+                if self._received or all(trial.state.is_finished() for trial in trials):
+                    break
+                self._man(trials)
                 time.sleep(_LOOK)
-            table.update(self.trials.own(), self.sweep.plan.n_trials)
         self._dismiss()
         if self._received:
             raise StoppedError(
@@ -139,7 +141,7 @@ class Conductor:
             )
         self._conclude()
 
-    def _man(self) -> None:
+    def _man(self, trials: list[FrozenTrial]) -> None:
         """Start workers while there is work that nobody does."""
         for process in [one for one in self.processes if one.poll() is not None]:
             self.processes.remove(process)
@@ -151,11 +153,7 @@ class Conductor:
                     f"trials are saved; go on with: nala sweep --resume {self.sweep.folder}"
                 )
             self._not_before = time.monotonic() + min(_PATIENCE, 0.25 * 2.0**self._failures)
-        waiting = self.trials.count(
-            lambda trial: (
-                trial.state == TrialState.WAITING or (trial.state == TrialState.RUNNING and is_interrupted(trial))
-            )
-        )
+        waiting = sum(trial.state == TrialState.WAITING or is_interrupted(trial) for trial in trials)
         for _ in range(min(waiting, self.workers - len(self.processes))):
             if time.monotonic() >= self._not_before:
                 self.processes.append(self.executor.start())

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from optuna.trial import TrialState
-
 from nala_platform import runs
 from nala_platform.arguments import Arguments
 
@@ -40,7 +38,7 @@ def doctor(words: list[str]) -> None:
     ]
     for finding in findings:
         print(f"{finding.what}: {finding.mend}")
-    done = trials.count(lambda trial: trial.state.is_finished())
+    done = sum(trial.state.is_finished() for trial in trials.own())
     print(f"{len(findings)} findings{', repaired' if options.repair and findings else ''}; {done} trials finished")
 
 
@@ -61,8 +59,7 @@ def _torn_journal(folder: Path, repair: bool) -> Iterator[Finding]:
 
 
 def _interrupted(trials: Trials, repair: bool) -> Iterator[Finding]:
-    dead = [each for each in trials.all() if each.state == TrialState.RUNNING and is_interrupted(each)]
-    for trial in trials.release() if repair else dead:
+    for trial in trials.release() if repair else filter(is_interrupted, trials.all()):
         beat = trial.user_attrs.get("heartbeat")
         age = f", last sign of life {time.time() - beat:.0f} s ago" if beat else ""
         yield Finding(f"trial {trial.number} was interrupted{age}", "it waits to be gone on with")

@@ -8,7 +8,6 @@ next owner goes on from its checkpoint. So nothing is counted twice, and n is n,
 import math
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,12 +15,12 @@ import optuna
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from .outcome import FINISHED, PRUNED
 from .owner import is_alive, is_me, me
 from .plan import Plan
 from .storage import exclusive, open_storage
 
 TRIALS = "trials"  # the folder of their run folders
-FINISHED, PRUNED = "finished", "pruned"
 TAKEN_OVER = "taken_over"  # attribute of a trial of another study: its number there
 
 
@@ -120,7 +119,7 @@ class Trials:
         """Make the first trial that waits, or whose owner is dead, this process's own; None: there is none."""
         with exclusive(self.storage, self.folder, self.name):
             for frozen in self.own():
-                if frozen.state == TrialState.RUNNING and is_interrupted(frozen):
+                if is_interrupted(frozen):
                     self._take_from_the_dead(frozen)
                 elif frozen.state != TrialState.WAITING:
                     continue
@@ -132,7 +131,7 @@ class Trials:
     def release(self) -> list[FrozenTrial]:
         """Let the trials whose owners are dead wait to be gone on with; which."""
         with exclusive(self.storage, self.folder, self.name):
-            found = [each for each in self.all() if each.state == TrialState.RUNNING and is_interrupted(each)]
+            found = [each for each in self.all() if is_interrupted(each)]
             for frozen in found:
                 self._take_from_the_dead(frozen)
         return found
@@ -206,10 +205,6 @@ class Trials:
         """Whether every trial of its own is finished."""
         return all(trial.state.is_finished() for trial in self.own())
 
-    def count(self, of: Callable[[FrozenTrial], bool]) -> int:
-        """How many of its own trials are so."""
-        return sum(map(of, self.own()))
-
     def _take_from_the_dead(self, frozen: FrozenTrial) -> None:
         self._wait_again(frozen, {"end": frozen.user_attrs.get("heartbeat"), "exit": "owner died"})
 
@@ -225,7 +220,9 @@ class Trials:
 
 
 def is_interrupted(frozen: FrozenTrial) -> bool:
-    """Whether a RUNNING trial's owner is dead."""
+    """Whether a trial is RUNNING by its state, and its owner is dead."""
     owner = frozen.user_attrs.get("owner")
+    if frozen.state != TrialState.RUNNING:
+        return False
     # killed between the two: RUNNING, and nobody's
     return owner is None or not is_alive(owner, frozen.user_attrs.get("heartbeat", 0.0))

@@ -270,4 +270,4 @@ def test_workers_that_can_never_work_end_the_sweep(tmp_path: Path, monkeypatch: 
         conductor = command.Conductor(sweep((tmp_path, None), n_trials=3), 2, Broken())
         conductor.trials.provide(3)
         while True:
-            conductor._man()
+            conductor._man(conductor.trials.own())
