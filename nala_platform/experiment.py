@@ -224,7 +224,7 @@ class Experiment(LightningCLI):
         if rank_zero_only.rank == 0:
             settings = self.config[str(self.subcommand)].clone()
             settings["folder"] = None  # of this run alone: what is run again, or scored, from the file has its own
-            config = self._parser("fit" if self.resumption else self.subcommand).dump(settings, skip_none=False)
+            config = self._parser(str(self.subcommand)).dump(settings, skip_none=False)
             runs.write_atomic(self.folder / runs.CONFIG, config)
 
     def _discard_empty_folder(self) -> None:

@@ -9,7 +9,6 @@ from nala_platform import runs
 from nala_platform.arguments import Arguments, positive
 from nala_platform.errors import UserError
 
-TOKENIZER = "tokenizer"  # the folder of a run
 DATA = "nala_platform.data.prompts.PromptData"
 # One process writes one text after another, and nothing else writes to the terminal.
 _ALONE = {"devices": "1", "num_nodes": "1", "strategy": "auto", "enable_progress_bar": "false"}
@@ -72,9 +71,9 @@ def _predict(words: list[str], *, prompted: bool) -> list[str]:
             raise UserError("a prompt needs a run to go on with it: nala generate runs/lm/<time> --prompt TEXT")
         return ["predict", *words]
     run, *typed = words
-    tokenizer = runs.find_run(run).folder / TOKENIZER
+    tokenizer = runs.find_run(run).folder / runs.TOKENIZER
     if prompted and not tokenizer.is_dir():
-        raise UserError(f"{tokenizer.parent} has no folder {TOKENIZER}: it is no run of a language model")
+        raise UserError(f"{tokenizer.parent} has no folder {runs.TOKENIZER}: it is no run of a language model")
     if not tokenizer.is_dir() or _value(typed, "--data") is not None:
         return ["predict", *words]
     typed = [

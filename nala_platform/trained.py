@@ -9,9 +9,7 @@ from torch import Tensor, nn
 
 from nala_platform.errors import UserError
 from nala_platform.models.checkpoint import read_weights
-from nala_platform.runs import CHECKPOINTS, WEIGHTS, find_run
-
-TOKENIZER = "tokenizer"
+from nala_platform.runs import CHECKPOINTS, TOKENIZER, WEIGHTS, find_run
 
 
 class Trained(NamedTuple):

@@ -10,9 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from transformers import TextStreamer
 
 from nala_platform.errors import UserError
-from nala_platform.runs import CHECKPOINTS, write_atomic
-
-TOKENIZER = "tokenizer"
+from nala_platform.runs import CHECKPOINTS, TOKENIZER, write_atomic
 
 
 class GeneratedText(Callback):

@@ -15,6 +15,7 @@ CHECKPOINTS = "checkpoints"
 BEST = "best.ckpt"
 LAST = "last.ckpt"
 PREVIOUS = "previous.ckpt"
+TOKENIZER = "tokenizer"  # folder, of a language model's run
 STAGED = ".new.ckpt"  # written, and not yet given its name
 WEIGHTS = "model.safetensors"
 SUMMARY = "summary.json"
