@@ -1,0 +1,1 @@
+"""How published data sets lie on disk: from a folder to a list of samples. A module a task holds its table of layouts."""

@@ -1,0 +1,102 @@
+"""What is wrong with data on disk: an error at once or, for ``nala check-data``, a list of all there is."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import NamedTuple
+
+from nala_platform.errors import UserError
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong with one file or folder.
+
+    Attributes:
+        kind: a word or two that `nala check-data` counts by: "unpaired", "empty", "wrong label", …
+        path: the file or folder.
+        text: one line that says what is wrong and how to mend it; it need not repeat the path.
+    """
+
+    kind: str
+    path: Path
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.text}"
+
+
+class BadFileError(UserError):
+    """A sample that cannot be used because of one of its files.
+
+    Attributes:
+        problem: which and why; the message is ``path: text``.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+    def __reduce__(self) -> tuple[type["BadFileError"], tuple[Problem]]:
+        return BadFileError, (self.problem,)  # it crosses from a loader's process to the main one
+
+
+_collected: ContextVar[list[Problem] | None] = ContextVar("collected", default=None)
+
+
+@contextmanager
+def collecting() -> Iterator[list[Problem]]:
+    """Within it, `report` adds to the list that is given here instead of raising."""
+    found: list[Problem] = []
+    token = _collected.set(found)
+    try:
+        yield found
+    finally:
+        _collected.reset(token)
+
+
+def report(problems: Sequence[Problem]) -> None:
+    """Say what a listing of files has found; the caller goes on with the files that are left.
+
+    Raises:
+        UserError: there are some, and nobody collects them; the first five are named.
+    """
+    collected = _collected.get()
+    if collected is not None:
+        collected.extend(problems)
+    elif len(problems) == 1:
+        raise UserError(str(problems[0]))
+    elif problems:
+        few = "; ".join(str(problem) for problem in problems[:5])
+        raise UserError(
+            f"{len(problems)} files are not fit to be used: {few}{' …' if len(problems) > 5 else ''} "
+            "(nala check-data lists all; --data.exclude FILE leaves out the paths that stand in a file)"
+        )
+
+
+class Excluded:
+    """The files that the user leaves out: a path a line, absolute or below ``root``; blank lines and # are passed over.
+
+    Args:
+        exclude: the list, as ``nala check-data --fix-list`` writes it; ``None`` leaves nothing out.
+        root: of the data.
+
+    Raises:
+        UserError: the list does not exist or is no text.
+    """
+
+    def __init__(self, exclude: str | None, root: Path) -> None:
+        self.paths: frozenset[Path] = frozenset()
+        if exclude is None:
+            return
+        path = Path(exclude).expanduser()
+        try:
+            lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        except FileNotFoundError as error:
+            raise UserError(f"data.exclude: {path} does not exist: nala check-data --fix-list writes one") from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"data.exclude: {path} cannot be read as UTF-8 text ({error})") from error
+        self.paths = frozenset((root / line).absolute() for line in lines if line and not line.startswith("#"))
+
+    def __contains__(self, path: Path) -> bool:
+        return path.absolute() in self.paths
