@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -152,3 +153,13 @@ def test_hugging_face_knows_the_model_in_every_order_of_imports(order: str):
 def test_the_public_names_are_there():
     code = "import nala_platform as n; print(all(getattr(n, name) is not None for name in n.__all__), len(dir(n)) > 8)"
     assert run(code) == "True True\n"
+
+
+def test_every_package_is_installed():
+    """An editable install finds folders that setuptools was not told of; a real one does not."""
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    places = {name: table["package-dir"].get(name, name.replace(".", "/")) for name in table["packages"]}
+    found = {
+        path.parent.relative_to(ROOT).as_posix() for top in ROOMS.values() for path in (ROOT / top).rglob("__init__.py")
+    }
+    assert found | {"nala_platform"} == set(places.values())

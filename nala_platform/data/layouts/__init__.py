@@ -1,1 +1,4 @@
-"""How published data sets lie on disk: from a folder to a list of samples. A module a task holds its table of layouts."""
+"""How published data sets lie on disk: from a folder to a list of samples.
+
+A module a task holds the table of its layouts.
+"""
