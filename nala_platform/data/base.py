@@ -78,6 +78,14 @@ class DataModule(LightningDataModule, ABC):
     def items(self, split: Split) -> Dataset[Sample]:
         """The data set of a split: a length, and a sample for each `Draw`."""
 
+    def whole(self, split: Split) -> Dataset[Sample]:
+        """The samples of a split as they lie on disk, for ``nala check-data``: each once, neither drawn nor augmented.
+
+        ``target`` is what training is given (a class, or the labels of all pixels). A module that augments, crops or
+        repeats says here what it reads before that.
+        """
+        return self.items(split)
+
     @abstractmethod
     def protocol(self) -> dict[str, Any]:
         """What a score on this data means: source, split, counts, preprocessing; plain values."""

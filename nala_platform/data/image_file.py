@@ -7,16 +7,19 @@ rotation is by 180 degrees or the picture is square: no size tells that).
 Shapes: H W pixels.
 """
 
+import io
 import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from nala_platform.errors import UserError
+from nala_platform.data.problems import BadFileError, Problem
 
 ColorMap = tuple[tuple[int, int, int], ...]
 
@@ -26,18 +29,46 @@ _SPREAD = {"L;2": 85, "L;4": 17}
 _BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
 
 
-def read_image(path: Path) -> Image.Image:
+class Opened(NamedTuple):
+    """A picture or mask that has been opened: its file, and height and width, upright; 0 of one that cannot be read."""
+
+    path: Path
+    height: int
+    width: int
+
+
+_watched: ContextVar[list[Opened] | None] = ContextVar("watched", default=None)
+
+
+@contextmanager
+def watching() -> Iterator[list[Opened]]:
+    """Within it, each file that is read here is added to the list that is given."""
+    seen: list[Opened] = []
+    token = _watched.set(seen)
+    try:
+        yield seen
+    finally:
+        _watched.reset(token)
+
+
+def read_image(path: Path, data: bytes | None = None) -> Image.Image:
     """A picture as 8-bit RGB, upright.
 
     Grey, palette and CMYK pictures are converted; transparency is laid over white; 16-bit grey is divided by 257; of
     several frames the first is taken.
 
+    Args:
+        path: the file.
+        data: its bytes, where it is no file of its own but lies in an archive; ``path`` is its name then.
+
     Raises:
-        UserError: the file is missing, empty, truncated, no picture, or holds floating-point pixels.
+        BadFileError: the file is missing, empty, truncated, no picture, or holds floating-point pixels.
     """
-    with _opened(path) as image:
+    with _opened(path, data) as image:
         if image.mode == "F":
-            raise UserError(f"{path}: floating-point pixels have no fixed range: save the picture with 8 or 16 bits")
+            raise _bad(
+                "wrong mode", path, "floating-point pixels have no fixed range: save the picture with 8 or 16 bits"
+            )
         if image.mode in _DEEP:
             deep_HW = np.clip(np.asarray(image).astype(np.int64), 0, 65535)
             return Image.fromarray((deep_HW // 257).astype(np.uint8)).convert("RGB")
@@ -54,50 +85,62 @@ def read_indices(path: Path, color_map: ColorMap = ()) -> np.ndarray:
     i-th colour stands for index i.
 
     Raises:
-        UserError: the file is missing, empty, truncated, no picture, lossy (JPEG), coloured without a colour map, or
+        BadFileError: the file is missing, empty, truncated, no picture, lossy (JPEG), coloured without a colour map, or
             holds a colour that is not in it.
     """
     with _opened(path) as image:
         if image.format in ("JPEG", "MPO"):
-            raise UserError(f"{path}: JPEG blurs the labels of a mask: save masks as PNG")
+            raise _bad("wrong mode", path, "JPEG blurs the labels of a mask: save masks as PNG")
         if image.mode in ("1", "L", "P", *_DEEP):
             index_HW = np.asarray(image).astype(np.int64)
             if index_HW.min() < 0 or index_HW.max() > 65535:
-                raise UserError(
-                    f"{path}: index {index_HW.min()} or {index_HW.max()} is outside 0..65535: store class indices"
-                )
+                worst = f"index {index_HW.min()} or {index_HW.max()}"
+                raise _bad("wrong label", path, f"{worst} is outside 0..65535: store class indices")
             return index_HW.astype(np.int32) // image.info["spread"]
         if image.mode not in ("RGB", "RGBA"):
-            raise UserError(f"{path}: a mask of mode {image.mode} has no indices: save it as a grey or palette PNG")
+            text = f"a mask of mode {image.mode} has no indices: save it as a grey or palette PNG"
+            raise _bad("wrong mode", path, text)
         if not color_map:
-            raise UserError(
-                f"{path}: the mask is in colours (mode {image.mode}), not class indices: tell the colour of each class "
-                "with data.labels.color_map, or save it as a grey or palette PNG of indices"
+            raise _bad(
+                "wrong mode",
+                path,
+                f"the mask is in colours (mode {image.mode}), not class indices: tell the colour of each class "
+                "with data.labels.color_map, or save it as a grey or palette PNG of indices",
             )
         return _indices_of_colours(np.asarray(image.convert("RGB")), color_map, path)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
+def _opened(path: Path, data: bytes | None = None) -> Iterator[Image.Image]:
     """The picture, loaded and upright; what Pillow raises on the way becomes one line."""
-    if not path.is_file():
-        raise UserError(f"{path}: no such file")
-    if path.stat().st_size == 0:
-        raise UserError(f"{path}: the file is empty (0 bytes): copy it again or delete it")
+    seen, place = _watched.get(), 0
+    if seen is not None:
+        seen.append(Opened(path, 0, 0))
+        place = len(seen) - 1
+    if data is None and not path.is_file():
+        raise _bad("missing", path, "no such file")
+    if not (path.stat().st_size if data is None else data):
+        raise _bad("empty", path, "the file is empty (0 bytes): copy it again or delete it")
     try:
-        with Image.open(path) as image:
+        with Image.open(path if data is None else io.BytesIO(data)) as image:
             stored = image.tile[0][3] if image.format == "PNG" and image.tile else None
             image.load()
             ImageOps.exif_transpose(image, in_place=True)
             image.info["spread"] = _SPREAD.get(str(stored), 1)
+            if seen is not None:
+                seen[place] = Opened(path, image.height, image.width)
             yield image
-    except UserError:
+    except BadFileError:
         raise
     except UnidentifiedImageError as error:
-        raise UserError(f"{path}: not a picture that Pillow knows: replace or delete it") from error
+        raise _bad("unreadable", path, "not a picture that Pillow knows: replace or delete it") from error
     except _BROKEN as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"{path}: cannot be read ({reason}): copy it again or delete it") from error
+        raise _bad("unreadable", path, f"cannot be read ({reason}): copy it again or delete it") from error
+
+
+def _bad(kind: str, path: Path, text: str) -> BadFileError:
+    return BadFileError(Problem(kind, path, text))
 
 
 def _indices_of_colours(colour_HW3: np.ndarray, color_map: ColorMap, path: Path) -> np.ndarray:
@@ -109,9 +152,11 @@ def _indices_of_colours(colour_HW3: np.ndarray, color_map: ColorMap, path: Path)
     strange_HW = known_C[index_HW] != packed_HW
     if strange_HW.any():
         colour = tuple(int(value) for value in colour_HW3[strange_HW][0])
-        raise UserError(
-            f"{path}: colour {colour} ({strange_HW.sum()} pixels of such colours) is not in data.labels.color_map: "
-            "add it, or draw the mask without blended edges"
+        raise _bad(
+            "wrong label",
+            path,
+            f"colour {colour} ({strange_HW.sum()} pixels of such colours) is not in data.labels.color_map: "
+            "add it, or draw the mask without blended edges",
         )
     return index_HW
 

@@ -5,10 +5,12 @@ Shapes: H W pixels, C classes.
 
 import colorsys
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from nala_platform.data.image_file import ColorMap
+from nala_platform.data.problems import BadFileError, Problem
 from nala_platform.errors import UserError
 
 FOREGROUND_255 = (
@@ -66,7 +68,7 @@ class Labels:
             name: of the file, for the message.
 
         Raises:
-            UserError: a value is neither a class nor ``ignore_index``.
+            BadFileError: a value is neither a class nor ``ignore_index``.
         """
         count_V = np.bincount(stored_HW.ravel())
         label_V = np.arange(len(count_V), dtype=np.int64) - int(self.reduce_zero_label)
@@ -78,17 +80,17 @@ class Labels:
             label_V[self.ignore_index] = self.ignore_index
         wrong_V = (count_V > 0) & ((label_V < 0) | (label_V >= self.num_classes)) & (label_V != self.ignore_index)
         if wrong_V.any():
-            raise UserError(self._wrong_label(count_V, wrong_V, name))
+            raise BadFileError(Problem("wrong label", Path(name), self._wrong_label(count_V, wrong_V)))
         return label_V[stored_HW]
 
-    def _wrong_label(self, count_V: np.ndarray, wrong_V: np.ndarray, name: str) -> str:
+    def _wrong_label(self, count_V: np.ndarray, wrong_V: np.ndarray) -> str:
         values = np.flatnonzero(wrong_V)
         if values.tolist() == [255] and not count_V[1:255].any():
-            return f"{name}: {FOREGROUND_255}"
+            return FOREGROUND_255
         listed = ", ".join(map(str, values[:5])) + (", …" if len(values) > 5 else "")
         most = self.num_classes - 1 + int(self.reduce_zero_label)
         return (
-            f"{name}: label {listed} in {count_V[wrong_V].sum()} pixels, but with data.labels.num_classes "
+            f"label {listed} in {count_V[wrong_V].sum()} pixels, but with data.labels.num_classes "
             f"{self.num_classes} masks may hold 0..{most} and the ignore_index {self.ignore_index}: raise num_classes "
             "or mend the mask"
         )
