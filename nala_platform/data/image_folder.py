@@ -19,7 +19,7 @@ from nala_platform.data.base import IMAGENET_MEAN, IMAGENET_STD, DataModule, Mea
 from nala_platform.data.image_file import read_image
 from nala_platform.data.loader import Sample
 from nala_platform.data.order import Draw, sample_seed, seeded
-from nala_platform.data.pictures import SUFFIXES, PictureItems, pictures_under, split_folder
+from nala_platform.data.pictures import SUFFIXES, PictureItems, as_bytes, pictures_under, split_folder
 from nala_platform.errors import UserError
 
 Transform = Callable[[Image.Image], Tensor]
@@ -161,6 +161,12 @@ class ImageFolderData(DataModule):
             return PictureItems(str(self.root / folder), self.eval_transform)
         folder = self._test_folder() if split == "test" else split
         return FileItems(self._labelled(folder), self.root, self.eval_transform)
+
+    def whole(self, split: Split) -> Dataset[Sample]:
+        """See `DataModule.whole`; pictures are uint8."""
+        if split == "predict":
+            return self.items(split)
+        return FileItems(self._labelled(self._test_folder() if split == "test" else split), self.root, as_bytes)
 
     def protocol(self) -> dict[str, Any]:
         """See `DataModule.protocol`."""

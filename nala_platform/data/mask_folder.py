@@ -88,9 +88,14 @@ class MaskFolderData(DataModule):
         if split == "predict":
             return PictureItems(self.predict_path, self._whole)
         pairs = self.pairs[self._test_folder() if split == "test" else split]
-        refuse_255 = not self.void_is_255 and self.num_classes == 2
-        reader = PairReader(self.root, self.labels, refuse_255)
-        return PairItems(pairs, reader, self._fill(), seed=self.seed, view=self.augment if split == "train" else None)
+        view = self.augment if split == "train" else None
+        return PairItems(pairs, self._reader(), self._fill(), seed=self.seed, view=view)
+
+    def whole(self, split: Split) -> Dataset[Sample]:
+        """See `DataModule.whole`."""
+        if split != "train":
+            return self.items(split)
+        return PairItems(self.pairs["train"], self._reader(), self._fill(), seed=self.seed, view=None)
 
     def protocol(self) -> dict[str, Any]:
         """See `DataModule.protocol`."""
@@ -111,6 +116,9 @@ class MaskFolderData(DataModule):
 
     def _test_folder(self) -> str:
         return "test" if "test" in self.pairs else "val"
+
+    def _reader(self) -> "PairReader":
+        return PairReader(self.root, self.labels, refuse_255=not self.void_is_255 and self.num_classes == 2)
 
     def _fill(self) -> Normalisation:
         return Normalisation(self.mean, self.std, self.ignore_index)

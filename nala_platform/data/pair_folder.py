@@ -110,6 +110,13 @@ class PairFolderData(DataModule):
         items = self._items(split)
         return items if self.tile is None or split == "train" else Tiled(items, self.tile)
 
+    def whole(self, split: Split) -> Dataset[Sample]:
+        """See `DataModule.whole`."""
+        if split != "train":
+            return self._items(split)
+        files = self.files["train"]
+        return PairItems(Reader(files, self.scale), len(files), scale=self.scale)
+
     def _items(self, split: Split) -> Dataset[Sample]:
         if split == "predict" and self.predict_path is not None:
             return PictureItems(self.predict_path, pixels)

@@ -78,6 +78,11 @@ def split_folder(root: Path, name: str) -> Path:
     return root / name
 
 
+def as_bytes(image: Image.Image) -> Tensor:
+    """The pixels as they are: uint8 ``(3, H, W)``."""
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
 def normalised(pixels_HW3: np.ndarray, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """``(pixels / 255 - mean) / std`` as float32 ``(3, H, W)`` of uint8 pixels ``(H, W, 3)``."""
     # a copy: Pillow's arrays are read-only, and torch takes no views of flipped ones
