@@ -21,6 +21,8 @@ nala: train, compare and ship models built on norm-aware linear attention
   nala sweep STUDY --workers 2 [-- --KEY VALUE ...]   search: smoke, alpha, alpha_warmup_lr, attention, or a YAML
   nala sweep --resume DIR | status DIR | doctor DIR   go on, look, mend
   nala verify-resume --task TASK [...]     kill such a run, resume it, and say whether it ends the same to the bit
+  nala check-data --task TASK --data.…     read every sample first: what is there, what is wrong; --fix-list F
+  nala bench attention --backward --output DIR   time and memory of attention against the number of tokens
   nala bench guarantees --task TASK [...]  what resume, average and log cost a step, against a bare PyTorch loop
   nala tasks                               the tasks and their defaults
 
@@ -36,6 +38,7 @@ nala: train, compare and ship models built on norm-aware linear attention
 # Commands that are no single Lightning run: each is the function `main` of a module, loaded when it is called.
 APART = {
     "bench": "nala_platform.bench",
+    "check-data": "nala_platform.check.command",
     "evaluate": "nala_platform.evaluate",
     "export": "nala_platform.export",
     "sweep": "nala_platform.sweeps.command",

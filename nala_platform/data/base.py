@@ -36,6 +36,7 @@ class DataModule(LightningDataModule, ABC):
         class_names: C names.
         mean: of each channel, on the scale 0..1; what the images were normalised with.
         std: likewise.
+        crop: height and width of what training sees of a picture; None: of no fixed size.
         rest: what a training epoch does with the samples behind its last whole batch: see `TrainOrder`.
 
     Args:
@@ -50,6 +51,7 @@ class DataModule(LightningDataModule, ABC):
     class_names: tuple[str, ...]
     mean: Mean = IMAGENET_MEAN
     std: Mean = IMAGENET_STD
+    crop: tuple[int, int] | None = None
     rest: Rest = "left out"
 
     def __init__(

@@ -7,6 +7,7 @@ rotation is by 180 degrees or the picture is square: no size tells that).
 Shapes: H W pixels.
 """
 
+import hashlib
 import io
 import struct
 import zlib
@@ -30,11 +31,19 @@ _BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error,
 
 
 class Opened(NamedTuple):
-    """A picture or mask that has been opened: its file, and height and width, upright; 0 of one that cannot be read."""
+    """A picture or mask that has been opened.
+
+    Attributes:
+        path: of its file.
+        digest: of the file's bytes; empty of one that is missing or empty.
+        height: upright; 0 of one that cannot be read.
+        width: likewise.
+    """
 
     path: Path
-    height: int
-    width: int
+    digest: bytes = b""
+    height: int = 0
+    width: int = 0
 
 
 _watched: ContextVar[list[Opened] | None] = ContextVar("watched", default=None)
@@ -113,14 +122,16 @@ def read_indices(path: Path, color_map: ColorMap = ()) -> np.ndarray:
 @contextmanager
 def _opened(path: Path, data: bytes | None = None) -> Iterator[Image.Image]:
     """The picture, loaded and upright; what Pillow raises on the way becomes one line."""
-    seen, place = _watched.get(), 0
+    seen = _watched.get()
     if seen is not None:
-        seen.append(Opened(path, 0, 0))
-        place = len(seen) - 1
+        seen.append(Opened(path))
     if data is None and not path.is_file():
         raise _bad("missing", path, "no such file")
     if not (path.stat().st_size if data is None else data):
         raise _bad("empty", path, "the file is empty (0 bytes): copy it again or delete it")
+    if seen is not None:
+        data = path.read_bytes() if data is None else data
+        seen[-1] = Opened(path, hashlib.blake2b(data, digest_size=16).digest())
     try:
         with Image.open(path if data is None else io.BytesIO(data)) as image:
             stored = image.tile[0][3] if image.format == "PNG" and image.tile else None
@@ -128,7 +139,7 @@ def _opened(path: Path, data: bytes | None = None) -> Iterator[Image.Image]:
             ImageOps.exif_transpose(image, in_place=True)
             image.info["spread"] = _SPREAD.get(str(stored), 1)
             if seen is not None:
-                seen[place] = Opened(path, image.height, image.width)
+                seen[-1] = seen[-1]._replace(height=image.height, width=image.width)
             yield image
     except BadFileError:
         raise

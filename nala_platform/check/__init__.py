@@ -1,0 +1,1 @@
+"""A look at every sample of every split, before training does it."""

@@ -1,0 +1,127 @@
+"""``nala check-data``: what is there, and what is wrong with it."""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch.utils.data import Dataset
+
+from nala_platform.arguments import Arguments
+from nala_platform.check.findings import Findings
+from nala_platform.check.module import build
+from nala_platform.check.picture import Sampler, draw
+from nala_platform.check.show import show, write, write_fix_list
+from nala_platform.check.walk import walk
+from nala_platform.data.base import DataModule
+from nala_platform.data.loader import Sample
+from nala_platform.data.order import Draw
+from nala_platform.data.problems import BadFileError, collecting
+from nala_platform.errors import UserError
+
+SPLITS = ("train", "val", "test")
+
+
+def main(words: list[str]) -> None:
+    """Look at all samples and say what is there; exit code 1 if something has to be mended.
+
+    Raises:
+        UserError: the data cannot be named at all, or a file cannot be written.
+    """
+    options, typed = _arguments().parse_known_args(words)
+    if options.output is not None and options.output.suffix not in (".csv", ".json"):
+        raise UserError(f"--output {options.output}: its name must end with .csv (the problems) or .json (all)")
+    with collecting() as listed:
+        findings = Findings(build(typed))
+        findings.note("", listed)
+        start, sampler = time.monotonic(), Sampler()
+        _look(findings, sampler, options.workers)
+        seconds = time.monotonic() - start
+        findings.note("", listed)
+    show(findings)
+    total = sum(split.samples for split in findings.splits.values())
+    rate = f"{total / max(seconds, 1e-3):.0f} a second"
+    print(f"{total} samples in {seconds:.1f} s: {rate} ({options.workers} processes)")
+    _write(findings, sampler, options)
+    count = len(findings.problems)
+    print(f"{count} {'file is' if count == 1 else 'files are'} not fit to be used" if count else "nothing is wrong")
+    if count:
+        sys.exit(1)
+
+
+def _arguments() -> Arguments:
+    parser = Arguments(
+        "nala check-data",
+        "Read every sample of every split that nala fit would, with the same --task, --config and --data.… keys.",
+    )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    parser.add_argument("--workers", type=_count, default=cores, help=f"processes that read ({cores})")
+    parser.add_argument("--output", type=Path, help="FILE.csv: all problems; FILE.json: everything that was found")
+    parser.add_argument("--fix-list", type=Path, help="a list of the bad files, for --data.exclude")
+    parser.add_argument("--picture", type=Path, help="FILE.png: some training samples with their labels")
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 up")
+    return int(text)
+
+
+def _look(findings: Findings, sampler: Sampler, workers: int) -> None:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        for split in SPLITS:
+            try:
+                items = findings.data.whole(split)
+            except BadFileError as error:
+                findings.note(split, [error.problem])
+                continue
+            if split == "test" and _is_validation(findings.data, items):
+                findings.alike["test"] = "val"
+                continue
+            task = progress.add_task(split, total=_length(items))
+            for index, facts in enumerate(walk(items, workers)):
+                sampler.add(split, index, findings.add(split, facts))
+                progress.advance(task)
+
+
+def _is_validation(data: DataModule, items: Dataset[Sample]) -> bool:
+    """Whether the test split is the validation split once more, by a few of its samples."""
+    others, count = data.whole("val"), _length(items)
+    return count == _length(others) and all(
+        _equal(items, others, Draw(index, epoch=0)) for index in {0, count // 2, count - 1} if count
+    )
+
+
+def _equal(items: Dataset[Sample], others: Dataset[Sample], draw: Draw) -> bool:
+    try:
+        one, other = items[draw], others[draw]
+    except BadFileError as error:
+        try:
+            others[draw]
+        except BadFileError as another:
+            return error.problem == another.problem
+        return False
+    return one.keys() == other.keys() and all(
+        torch.equal(value, other[key]) if isinstance(value, torch.Tensor) else value == other[key]
+        for key, value in one.items()
+    )
+
+
+def _length(items: Dataset[Sample]) -> int:
+    return len(items)  # type: ignore[arg-type]
+
+
+def _write(findings: Findings, sampler: Sampler, options: argparse.Namespace) -> None:
+    if options.output is not None:
+        write(findings, options.output)
+    if options.fix_list is not None:
+        write_fix_list(findings, options.fix_list)
+    if options.picture is not None:
+        draw(findings.data, sampler, options.picture)

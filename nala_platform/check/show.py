@@ -1,0 +1,97 @@
+"""The findings for a person, and for other programs."""
+
+import csv
+import io
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from nala_platform.check.findings import Findings
+from nala_platform.check.split import Split
+from nala_platform.data.problems import Problem
+from nala_platform.runs import write_atomic
+
+FEW = 3  # problems of a kind on the screen
+CLASSES = 20  # lines of the table of classes
+
+
+def show(findings: Findings) -> None:
+    """Print the splits, the classes, the warnings and the first few problems of each kind."""
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    console.print(_splits(findings))
+    for name, other in findings.alike.items():
+        console.print(f"{name} is {other} once more")
+    if any(split.images for split in findings.splits.values()):
+        console.print(_classes(findings))
+    for line in findings.warnings():
+        console.print(f"warning: {line}", soft_wrap=True, markup=False)
+    kinds: dict[str, list[Problem]] = defaultdict(list)
+    for _, problem in findings.problems.values():
+        kinds[problem.kind].append(problem)
+    for kind, count in findings.counts().items():
+        console.print(f"{kind}: {count}", markup=False)
+        for problem in kinds[kind][:FEW]:
+            console.print(f"  {problem}", soft_wrap=True, markup=False)
+        if count > FEW:
+            console.print(f"  … and {count - FEW} more")
+
+
+def write(findings: Findings, path: Path) -> None:
+    """All problems as CSV, or everything as JSON, as the suffix says."""
+    if path.suffix == ".json":
+        write_atomic(path, json.dumps(findings.stated(), indent=2, ensure_ascii=False) + "\n")
+        return
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["kind", "split", "path", "text"])
+    rows.writerows([problem.kind, split, problem.path, problem.text] for split, problem in findings.problems.values())
+    write_atomic(path, text.getvalue())
+
+
+def write_fix_list(findings: Findings, path: Path) -> None:
+    """The files to be left out, for ``--data.exclude``."""
+    paths = sorted({str(problem.path.absolute()) for _, problem in findings.problems.values()})
+    head = "# written by nala check-data --fix-list: --data.exclude leaves these files out"
+    write_atomic(path, "\n".join([head, *paths]) + "\n")
+
+
+def _splits(findings: Findings) -> Table:
+    table = Table(title=f"{type(findings.data).__name__}: what is there", title_justify="left")
+    table.add_column("split")
+    for column in ("samples", "bad", "tokens", "labels", "height x width: min", "median", "max", "sizes"):
+        table.add_column(column, justify="right")
+    for split in findings.splits.values():
+        table.add_row(split.name, *_row(split))
+    return table
+
+
+def _row(split: Split) -> list[str]:
+    labels = "" if split.labels is None else f"{split.labels[0]}..{split.labels[1]}"
+    row = [str(split.samples), str(split.bad), str(split.tokens or ""), labels]
+    extent = split.extent(None)
+    if extent is None:
+        return row
+    edges = ["x".join(map(str, extent[key])) for key in ("min", "median", "max")]
+    return [*row, *edges, str(extent["distinct"])]
+
+
+def _classes(findings: Findings) -> Table:
+    stated = findings.stated()["splits"]
+    kinds = [
+        kind for kind in ("images of each class", "pixels of each class") if any(kind in s for s in stated.values())
+    ]
+    table = Table(title="classes", title_justify="left")
+    table.add_column("")
+    for name in stated:
+        for kind in kinds:
+            table.add_column(f"{name}: {kind.split()[0]}", justify="right")
+    labels = list(dict.fromkeys(label for s in stated.values() for kind in kinds for label in s.get(kind, {})))
+    for label in labels[:CLASSES]:
+        table.add_row(label, *(str(s.get(kind, {}).get(label, 0)) for s in stated.values() for kind in kinds))
+    if len(labels) > CLASSES:
+        table.add_row(f"… and {len(labels) - CLASSES} more (--output FILE.json)")
+    return table
