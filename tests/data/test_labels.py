@@ -66,6 +66,11 @@ def test_foreground_at_255_is_told_apart_from_a_wrong_label():
         ({}, "num_classes"),
         ({"num_classes": 1}, "2 or more"),
         ({"num_classes": 3, "class_names": ("a", "b")}, "2 class_names"),
+        ({"num_classes": 3, "colors": ((0, 0, 0),)}, "1 colors"),
+        ({"num_classes": 3, "mapping": {7: 3}}, "7 -> 3, but it leads from 0 or more to 0..2"),
+        ({"num_classes": 3, "mapping": {-1: 0}}, "-1 -> 0"),
+        ({"num_classes": 3, "mapping": {1: 0}, "reduce_zero_label": True}, "leave out reduce_zero_label"),
+        ({"num_classes": 3, "unmapped": "ignored"}, "there is no data.labels.mapping"),
         ({"num_classes": 3, "ignore_index": 2, "reduce_zero_label": True}, "ignore_index 2"),
         ({"num_classes": 3, "color_map": ((0, 0, 0),)}, "1 colours: it needs 3"),
     ],
@@ -94,3 +99,29 @@ def test_palette_has_a_colour_for_each_class(classes):
     palette = Labels(num_classes=classes).palette()
     assert len(palette) == classes == len(set(palette))
     assert all(0 <= value <= 255 for colour in palette for value in colour)
+
+
+def test_a_mapping_alone_decides():
+    labels = Labels(num_classes=2, mapping={7: 0, 11: 1, 3: 255})
+    assert labels.trained(np.array([[7, 11, 3]]), "m").tolist() == [[0, 1, 255]]
+    assert labels.trained(np.array([[7]]), "m").tolist() == [[0]]
+    with pytest.raises(UserError, match=r"m: label 0, 255 in 3 pixels, but data.labels.mapping knows 3, 7, 11 alone"):
+        labels.trained(np.array([[0, 255, 255, 7]]), "m")
+    assert str(labels) == "7 -> 0, 11 -> 1, 3 -> 255, others refused"
+
+
+def test_values_that_are_not_mapped_may_be_ignored():
+    labels = Labels(num_classes=2, mapping={7: 0, 11: 1}, unmapped="ignored")
+    assert labels.trained(np.array([[0, 7, 11, 34, 255, 65535]]), "m").tolist() == [[255, 0, 1, 255, 255, 255]]
+    assert str(labels) == "7 -> 0, 11 -> 1, others -> 255"
+
+
+def test_the_meaning_in_words():
+    assert str(Labels(num_classes=3)) == "0..2 and 255 stay, others refused"
+    assert str(Labels(num_classes=150, reduce_zero_label=True)) == (
+        "0 -> 255, 1..150 -> 0..149, 255 stays, others refused"
+    )
+
+
+def test_colours_to_draw_classes_in():
+    assert Labels(num_classes=2, colors=((1, 2, 3), (4, 5, 6))).palette() == ((1, 2, 3), (4, 5, 6))

@@ -7,6 +7,8 @@ from PIL import Image
 
 from nala_platform.data.labels import Labels
 from nala_platform.data.mask_folder import MaskFolderData
+from nala_platform.data.order import Draw
+from nala_platform.data.problems import BadFileError, collecting
 from nala_platform.data.views import View
 from nala_platform.errors import UserError
 
@@ -46,11 +48,6 @@ def test_training_crops_have_one_size(mask_tree, crop):
         assert batch["image"].shape == (3, 3, *size) and batch["target"].shape == (3, *size)
 
 
-def test_images_of_different_sizes_in_one_evaluation_batch_are_refused(mask_tree):
-    data = MaskFolderData(str(mask_tree), THREE, eval_batch_size=2)
-    refused(lambda: list(data.val_dataloader()), "00.png is 30x50", "01.png 33x33", "--data.eval_batch_size 1")
-
-
 def test_zero_label_is_shifted_once_in_every_split(mask_tree):
     labels = Labels(num_classes=2, reduce_zero_label=True)
     data = MaskFolderData(str(mask_tree), labels, batch_size=1, augment=STILL)
@@ -88,9 +85,32 @@ def test_missing_partners_are_counted_and_named(mask_tree):
     (mask_tree / "images" / "train" / "01.png").unlink()
     refused(
         lambda: MaskFolderData(str(mask_tree), THREE),
-        "split train: 2 of 5 images without a mask of the same name (00, 03)",
-        "1 of 4 masks without an image of the same name (01)",
+        "3 files are not fit to be used",
+        f"{mask_tree}/images/train/00.png: has no mask of the same name in {mask_tree}/annotations/train",
+        f"{mask_tree}/images/train/03.png: has no mask",
+        f"{mask_tree}/annotations/train/01.png: has no image of the same name in {mask_tree}/images/train",
     )
+    with collecting() as problems:
+        data = MaskFolderData(str(mask_tree), THREE)
+    assert [(problem.kind, problem.path.name) for problem in problems] == [
+        ("unpaired", "00.png"),
+        ("unpaired", "03.png"),
+        ("unpaired", "01.png"),
+    ]
+    assert [pair.name for pair in data.pairs["train"]] == ["train/02.png", "train/04.png", "train/05.png"]
+
+
+def test_files_in_an_exclude_list_are_left_out_with_their_partners(mask_tree, tmp_path):
+    (mask_tree / "annotations" / "train" / "00.png").unlink()
+    (mask_tree / "annotations" / "train" / "02.png").write_bytes(b"no picture")
+    (mask_tree / "images" / "train" / "01.png").unlink()
+    listed = tmp_path / "exclude.txt"
+    listed.write_text(
+        f"# found bad\nimages/train/00.png\n{mask_tree}/annotations/train/01.png\n\nannotations/train/02.png\n"
+    )
+    data = MaskFolderData(str(mask_tree), THREE, exclude=str(listed))
+    assert [pair.name for pair in data.pairs["train"]] == ["train/03.png", "train/04.png", "train/05.png"]
+    assert len(data.pairs["val"]) == 3 and data.protocol()["excluded"] == 3
 
 
 def test_missing_and_empty_folders_are_named(mask_tree, tmp_path):
@@ -98,12 +118,16 @@ def test_missing_and_empty_folders_are_named(mask_tree, tmp_path):
     (mask_tree / "annotations").rename(mask_tree / "labels")
     refused(lambda: MaskFolderData(str(mask_tree), THREE), "no folder annotations/train", "there: images, labels")
     (mask_tree / "annotations" / "train").mkdir(parents=True)
-    refused(lambda: MaskFolderData(str(mask_tree), THREE), "annotations/train holds no picture")
+    refused(lambda: MaskFolderData(str(mask_tree), THREE), "annotations/train: holds no picture")
 
 
 def test_two_images_of_one_name_are_refused(mask_tree, save, noise):
     save(noise(30, 50), mask_tree / "images" / "train" / "00.jpg")
     refused(lambda: MaskFolderData(str(mask_tree), THREE), "00.jpg and 00.png have the same name", "keep one")
+    listed = mask_tree / "exclude.txt"
+    listed.write_text("images/train/00.png\n")
+    data = MaskFolderData(str(mask_tree), THREE, exclude=str(listed))
+    assert [pair.image.name for pair in data.pairs["train"]][:2] == ["00.jpg", "01.png"]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -159,6 +183,41 @@ def test_background_with_ignored_pixels_is_allowed_where_255_surely_means_ignore
     save(np.uint8([[0, 1, 255, 0]] * 4), tmp_path / "annotations" / "train" / "00.png")
     data = MaskFolderData(str(tmp_path), Labels(num_classes=2), batch_size=1, augment=STILL)
     assert len(list(data.train_dataloader())) == 40
+
+
+@pytest.mark.parametrize("stored", [0, 1, 7])
+def test_binary_masks_of_0_and_255_are_trained_on_by_a_mapping(tmp_path, save, noise, stored):
+    labels = Labels(num_classes=2, mapping={0: 0, 255: 1})
+    for split in ("train", "val"):
+        for i in range(3):
+            save(noise(4, 4), tmp_path / "images" / split / f"{i}.png")
+            save(np.uint8([[0, 255, 255, stored * (i == 1)]] * 4), tmp_path / "annotations" / split / f"{i}.png")
+    if stored:
+        refused(lambda: MaskFolderData(str(tmp_path), labels), "1.png", f"label {stored}", "mapping knows 0, 255 alone")
+        return
+    data = MaskFolderData(str(tmp_path), labels)
+    assert all(batch["target"][0].tolist() == [[0, 1, 1, 0]] * 4 for batch in data.val_dataloader())
+    assert data.protocol()["labels"] == "0 -> 0, 255 -> 1, others refused"
+
+
+def test_masks_without_a_word_about_them_are_refused(mask_tree):
+    refused(lambda: MaskFolderData(str(mask_tree)), "layout 'folders'", "--data.labels.num_classes")
+    refused(lambda: MaskFolderData(str(mask_tree), layout="ade20"), "data.layout='ade20'", "did you mean 'ade20k'?")
+
+
+def test_a_module_with_bad_masks_can_be_built_to_list_them(mask_tree, save):
+    bad = mask_tree / "annotations" / "train"
+    save(np.full((33, 33), 9, np.uint8), bad / "01.png")
+    (bad / "02.png").write_bytes(b"")
+    with collecting() as problems:
+        data = MaskFolderData(str(mask_tree), THREE)
+    assert {(problem.kind, problem.path.name) for problem in problems} == {
+        ("wrong label", "01.png"),
+        ("empty", "02.png"),
+    }
+    with pytest.raises(BadFileError) as caught:
+        data.whole("train")[Draw(1, epoch=0)]
+    assert caught.value.problem.kind == "wrong label"
 
 
 def test_palette_masks_are_indices_and_coloured_ones_refused(mask_tree, save):
