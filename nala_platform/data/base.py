@@ -38,6 +38,7 @@ class DataModule(LightningDataModule, ABC):
         std: likewise.
         crop: height and width of what training sees of a picture; None: of no fixed size.
         rest: what a training epoch does with the samples behind its last whole batch: see `TrainOrder`.
+        copies: of each sample that an epoch draws, each augmented anew: see `TrainOrder`.
 
     Args:
         batch_size: of one process, in training.
@@ -53,6 +54,7 @@ class DataModule(LightningDataModule, ABC):
     std: Mean = IMAGENET_STD
     crop: tuple[int, int] | None = None
     rest: Rest = "left out"
+    copies: int = 1
 
     def __init__(
         self, *, batch_size: int, eval_batch_size: int, predict_batch_size: int, num_workers: int, seed: int | None
@@ -108,7 +110,8 @@ class DataModule(LightningDataModule, ABC):
     def train_dataloader(self) -> Loader:
         """Batches in the epoch's order."""
         items = self.items("train")
-        order = TrainOrder(_length(items), self.batch_size, seed=self.seed, rest=self.rest, **self._share())
+        how = {"seed": self.seed, "rest": self.rest, "copies": self.copies}
+        order = TrainOrder(_length(items), self.batch_size, **how, **self._share())
         order.resume(*self._position)
         return self._loader(items, order, self.batch_size)
 

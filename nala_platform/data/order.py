@@ -26,10 +26,11 @@ Rest = Literal["left out", "kept"]
 
 
 class Draw(NamedTuple):
-    """One sample to be read: which, and in which epoch (its augmentation depends on both)."""
+    """One sample to be read: which, in which epoch, and for which time in it (its augmentation depends on all)."""
 
     index: int
     epoch: int
+    copy: int = 0
 
 
 def permutation(size: int, seed: int, epoch: int) -> np.ndarray:
@@ -46,7 +47,8 @@ def permutation(size: int, seed: int, epoch: int) -> np.ndarray:
 
 def sample_seed(seed: int, draw: Draw) -> int:
     """The seed, in ``0..2**64-1``, of the augmentation of one draw."""
-    return _hash(seed, _AUGMENT, draw.epoch, draw.index)
+    # without a word for the first copy, so that the orders of all runs without copies stay what they were
+    return _hash(seed, _AUGMENT, draw.epoch, draw.index, *([draw.copy] if draw.copy else []))
 
 
 @contextmanager
@@ -77,6 +79,11 @@ class TrainOrder(Sampler[Draw]):
     as a shorter last batch. Processes must have equal shares of it, or some would wait for ever for the others: where
     it does not go up, the epoch's first samples fill it, fewer than there are processes.
 
+    With ``copies`` (repeated augmentation, arXiv 1902.05509), position p of the epoch is copy ``p % copies`` of sample
+    ``p // copies`` of `permutation`: an epoch has as many draws as ever, of the first ``1 / copies`` of its samples,
+    others in each epoch. Copies of a sample stand side by side, so nearly all are in one global batch. Positions are
+    what batches, shares and resuming count, so these are the same with and without copies.
+
     Lightning calls `set_epoch` before each epoch. ``len`` counts the draws of a whole epoch, wherever it starts.
 
     Args:
@@ -87,6 +94,7 @@ class TrainOrder(Sampler[Draw]):
         world_size: number of processes.
         rest: what becomes of the samples behind the last whole global batch. Kept, they weigh more than others, and a
             BatchNorm sees fewer at once.
+        copies: draws of each sample that the epoch takes, one after the other.
 
     Raises:
         UserError: no samples, or fewer than ``G`` of which none would be kept.
@@ -101,6 +109,7 @@ class TrainOrder(Sampler[Draw]):
         rank: int = 0,
         world_size: int = 1,
         rest: Rest = "left out",
+        copies: int = 1,
     ) -> None:
         self.global_batch = batch_size * world_size
         if rest == "kept" and size == 0:
@@ -113,6 +122,7 @@ class TrainOrder(Sampler[Draw]):
         self.size, self.batch_size, self.seed, self.rank, self.world_size = size, batch_size, seed, rank, world_size
         # of each process, in its last batch
         self._rest = -(-(size % self.global_batch) // world_size) if rest == "kept" else 0
+        self.copies = copies
         self.epoch = 0
         self._resumed = Draw(0, epoch=0)
 
@@ -148,8 +158,9 @@ class TrainOrder(Sampler[Draw]):
         for batch in range(start, whole + self._rest, self.global_batch):
             share = self.batch_size if batch < whole else self._rest
             first = batch + self.rank * share
-            for index in order_N.take(range(first, first + share), mode="wrap").tolist():
-                yield Draw(index, epoch)
+            for place in range(first, first + share):
+                sample, copy = divmod(place % self.size, self.copies)
+                yield Draw(int(order_N[sample]), epoch, copy)
 
     def __len__(self) -> int:
         return self.size // self.global_batch * self.batch_size + self._rest

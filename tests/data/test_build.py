@@ -30,13 +30,13 @@ def test_image_folder_with_grouped_settings(build, class_tree, tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text(
         f"data:\n  class_path: {PACKAGE}.image_folder.ImageFolderData\n  init_args:\n    root: {class_tree}\n"
-        "    image_size: [30, 50]\n    pixels: {crop_pct: 0.9, mean: [0.5, 0.5, 0.5]}\n    augment: {re_prob: 0.25}\n"
+        "    pixels: {size: [30, 50], crop_pct: 0.9, mean: [0.5, 0.5, 0.5]}\n    augment: {re_prob: 0.25}\n"
     )
     data = build("--config", file, "--data.augment.randaug", "rand-m5", "--data.pixels.interpolation", "bilinear")
     assert isinstance(data, ImageFolderData) and data.size == (30, 50)
     assert data.augment == Augment(randaug="rand-m5", re_prob=0.25)
-    assert data.pixels == Pixels(crop_pct=0.9, interpolation="bilinear", mean=(0.5, 0.5, 0.5))
-    assert build("--config", file, "--data.augment.randaug", "none", "--data.image_size", 64).augment.randaug == "none"
+    assert data.pixels == Pixels(size=(30, 50), crop_pct=0.9, interpolation="bilinear", mean=(0.5, 0.5, 0.5))
+    assert build("--config", file, "--data.augment.randaug", "none", "--data.pixels.size", 64).size == (64, 64)
 
 
 def test_mask_folder_with_grouped_settings(build, mask_tree, tmp_path):

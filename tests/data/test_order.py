@@ -176,7 +176,7 @@ def test_loader_workers_change_nothing(workers):
         order.set_epoch(epoch)
         rows = torch.cat(list(loader)).tolist()
         expected = [Draw(index, epoch) for index in permutation(40, 1, epoch).tolist()]
-        assert rows == [[*draw, sample_seed(1, draw) % 2**31] for draw in expected]
+        assert rows == [[draw.index, draw.epoch, sample_seed(1, draw) % 2**31] for draw in expected]
 
 
 def test_sample_seeds_differ():
@@ -205,3 +205,28 @@ def test_seeded_restores_after_an_error():
     with pytest.raises(KeyError), seeded(0):
         raise KeyError
     assert random.getstate() == state
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("consumed", [0, 8, 32])
+def test_copies_stand_side_by_side_and_resume_at_any_global_batch(world, consumed):
+    def draws(start):
+        orders = [
+            TrainOrder(41, 8 // world, seed=2, rank=rank, world_size=world, copies=3, rest="left out")
+            for rank in range(world)
+        ]
+        for order in orders:
+            order.resume(epoch=1, consumed=start)
+        size = 8 // world
+        shares = [list(order) for order in orders]
+        return [draw for at in range(0, len(shares[0]), size) for share in shares for draw in share[at : at + size]]
+
+    expected = [Draw(index, 1, copy) for index in permutation(41, 2, 1).tolist() for copy in range(3)][:40]
+    assert draws(0) == expected
+    assert draws(consumed) == expected[consumed:]
+
+
+def test_each_copy_has_its_own_augmentation():
+    seeds = {sample_seed(0, Draw(index, epoch, copy)) for index in range(50) for epoch in range(4) for copy in range(3)}
+    assert len(seeds) == 600
+    assert sample_seed(3, Draw(5, epoch=2, copy=0)) == sample_seed(3, Draw(5, epoch=2))

@@ -1,0 +1,77 @@
+"""Pictures in a folder a class.
+
+Shapes: N pictures.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from nala_platform.data.layouts.listing import Files, Listing, Part, not_empty
+from nala_platform.data.pictures import SUFFIXES, pictures_under, split_folder
+from nala_platform.data.problems import Excluded, Problem, report
+from nala_platform.errors import UserError
+
+SORTED = "the sorted names of the folders in train"
+
+
+def class_folders(root: Path, excluded: Excluded) -> Listing:
+    """``root/train/<class>/…`` and ``root/val/<class>/…``, with ``root/test/<class>/…`` where there is one.
+
+    The index of a class is its place in the sorted names of train's folders. Pictures in ``test`` that stand in no
+    folder have no class and are for prediction.
+    """
+    files = {split: class_files(split_folder(root, split), excluded) for split in ("train", "val")}
+    if any(path.is_dir() for path in (root / "test").glob("[!.]*")):
+        files["test"] = class_files(root / "test", excluded)
+    class_names = tuple(files["train"])
+    parts = {split: part_of(root, split, found, class_names) for split, found in files.items()}
+    not_empty(parts, root)
+    unlabelled = root / "test" if (root / "test").is_dir() and "test" not in parts else None
+    return Listing(class_names, parts, labels=SORTED, unlabelled=unlabelled)
+
+
+def class_files(folder: Path, excluded: Excluded) -> dict[str, list[Path]]:
+    """The pictures of each class folder, names sorted; one without pictures is reported.
+
+    Raises:
+        UserError: there are fewer than two class folders.
+    """
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    names = [name for name in names if folder / name not in excluded]
+    if len(names) < 2:
+        packed = sorted(path.name for path in folder.glob("n*.tar"))
+        raise UserError(
+            f"{folder} has {len(names)} class folders: classification needs two or more, one for each class"
+            + (f"; it has {len(packed)} archives such as {packed[0]}: unpack each into its folder" if packed else "")
+        )
+    files: dict[str, list[Path]] = {}
+    for name in names:
+        found = pictures_under(folder / name)
+        files[name] = [path for path in found if path not in excluded] if excluded.paths else found
+    report(
+        [
+            Problem("empty", folder / name, f"the class folder holds no picture ({' '.join(SUFFIXES)})")
+            for name, paths in files.items()
+            if not paths
+        ]
+    )
+    return files
+
+
+def part_of(root: Path, split: str, files: dict[str, list[Path]], class_names: tuple[str, ...]) -> Part:
+    """The pictures of class folders as a part; folders that train has not, or has alone, are reported."""
+    index = {name: label for label, name in enumerate(class_names)}
+    strange = [
+        Problem("wrong label", root / split / name, "a class folder that train has not: a score would lack its class")
+        for name in sorted({*files} - {*index})
+    ]
+    lacking = [
+        Problem("missing", root / split / name, "train has this class folder, but it is not here")
+        for name in sorted({*index} - {*files})
+    ]
+    report(strange + lacking)
+    known = [(path, index[name]) for name, paths in files.items() if name in index for path in paths]
+    label_N = np.array([label for _, label in known], dtype=np.int64)
+    names = [path.relative_to(root).as_posix() for path, _ in known]
+    return Part(Files(root, names), np.arange(len(names)), label_N)
