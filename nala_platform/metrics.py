@@ -89,6 +89,9 @@ class SegmentationScores(Metric):
         num_classes: C >= 2.
         ignore_index: label outside 0..C-1 of pixels that do not count, or ``None``.
         class_names: C names for the per-class rows; their indices when left out.
+
+    Attributes:
+        absent: the classes that no counted pixel has in truth, as of the last `compute`; ``None`` before.
     """
 
     full_state_update = False
@@ -105,18 +108,21 @@ class SegmentationScores(Metric):
         self.num_classes = num_classes
         self.ignore_index = ignore_index
         self.class_names = class_names or tuple(str(index) for index in range(num_classes))
+        self.absent: tuple[str, ...] | None = None
         self.add_state("confusion", torch.zeros(num_classes, num_classes, dtype=torch.int64), dist_reduce_fx="sum")
 
-    def update(self, logits_NCHW: Tensor, target_NHW: Tensor) -> None:
-        """Add a batch: ``logits (N, C, H, W)`` float, ``target (N, H, W)`` int64."""
+    def update(self, prediction: Tensor, target_NHW: Tensor) -> None:
+        """Add a batch: class indices ``(N, H, W)`` or logits ``(N, C, H, W)``, and the true ``(N, H, W)`` int64."""
+        predicted_NHW = prediction if prediction.ndim == 3 else prediction.argmax(dim=1)
         self.confusion += multiclass_confusion_matrix(
-            logits_NCHW.argmax(dim=1), target_NHW, self.num_classes, ignore_index=self.ignore_index
+            predicted_NHW, target_NHW, self.num_classes, ignore_index=self.ignore_index
         )
 
     def compute(self) -> dict[str, Tensor]:
         """``miou``, ``pixel_accuracy``, ``mean_accuracy`` and ``iou/<class>`` (NaN when absent), float64 in [0, 1]."""
         confusion = self.confusion.double()
         right_C, true_C, predicted_C = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
+        self.absent = tuple(name for name, count in zip(self.class_names, true_C.tolist(), strict=True) if count == 0)
         iou_C = right_C / (true_C + predicted_C - right_C)
         scores = {
             "miou": iou_C.nanmean(),

@@ -51,6 +51,7 @@ def test_a_class_predicted_but_never_true_has_iou_zero_and_counts():
     result = scores.compute()
     assert float(result["iou/2"]) == 0.0
     assert float(result["miou"]) == pytest.approx((1.0 + 0.5 + 0.0) / 3)
+    assert scores.absent == ("2",)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])

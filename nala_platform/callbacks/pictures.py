@@ -102,8 +102,8 @@ class SegmentationPictures(Callback):
         data: Any = getattr(trainer, "datamodule")  # noqa: B009
         batches = trainer.num_test_batches[0]
         each = 1 if math.isinf(batches) else math.ceil(self.count / batches)
-        for image, logits, target in list(zip(batch["image"], outputs, batch["target"], strict=True))[:each]:
-            truth, predicted = target.cpu().numpy().astype(np.int64), logits.argmax(0).cpu().numpy()
+        for image, mask, target in list(zip(batch["image"], outputs, batch["target"], strict=True))[:each]:
+            truth, predicted = target.cpu().numpy().astype(np.int64), mask.cpu().numpy()
             self._samples.append((displayable(image, data.mean, data.std), truth, predicted))
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
