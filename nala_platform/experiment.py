@@ -15,6 +15,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from nala_platform import runs
 from nala_platform.argv import typed_value
+from nala_platform.callbacks.bad_samples import BadSamples
 from nala_platform.callbacks.checkpoint import RunCheckpoint
 from nala_platform.callbacks.costs import Costs
 from nala_platform.callbacks.csv_log import CSVLog
@@ -39,7 +40,7 @@ from nala_platform.runs.lock import RunLock
 FOLDER_VARIABLE = "NALA_RUN_FOLDER"
 # What data modules call a place on disk.
 PATH_KEYS = (
-    *("root", "path", "predict_path", "cache_dir"),
+    *("root", "path", "predict_path", "cache_dir", "exclude", "test_sets"),
     *(f"{split}_{size}" for split in ("train", "val", "test") for size in ("hr", "lr")),
 )
 
@@ -73,8 +74,8 @@ class Experiment(LightningCLI):
     """A run: parse, build, write the run folder, train and score.
 
     Adds to LightningCLI: ``--task``, ``--name``, ``--runs_dir``, ``--folder``, ``--resume``, ``--reset``,
-    ``--compile``, ``--report.metrics``, ``--checkpoint.*`` and ``--ema.*``; the run folder with its complete
-    ``config.yaml``; the test split at the best checkpoint after a fit.
+    ``--compile``, ``--bad_samples``, ``--report.metrics``, ``--checkpoint.*`` and ``--ema.*``; the run folder with its
+    complete ``config.yaml``; the test split at the best checkpoint after a fit.
 
     Args:
         words: the expanded command line.
@@ -117,6 +118,7 @@ class Experiment(LightningCLI):
         parser.add_argument("--resume", type=str | None, default=None, help="Go on with the run in this folder.")
         parser.add_argument("--reset", type=str, default="", help="What begins anew: lr,scheduler,optimizer,data.")
         parser.add_argument("--compile", type=str | None, default=None, help="torch.compile's backend: inductor.")
+        parser.add_argument("--bad_samples", type=int, default=0, help="Bad files that training passes by, at most.")
         parser.add_argument("--report.metrics", type=list[str], default=[], help="Metrics of the table and the curves.")
         parser.add_lightning_class_args(RunCheckpoint, "checkpoint")
         parser.add_argument("--ema.decay", type=float | None, default=None, help="Average the weights; null: do not.")
@@ -160,7 +162,7 @@ class Experiment(LightningCLI):
         config = {**settings.trainer, "default_root_dir": str(self.folder)}
         costs = Costs()
         report = Report(settings.report.metrics, self.config[str(self.subcommand)].seed_everything, costs)
-        callbacks: list[Callback] = [SameFolder(), costs, report]
+        callbacks: list[Callback] = [SameFolder(), costs, BadSamples(settings.bad_samples), report]
         config["plugins"] = [*_listed(config["plugins"]), CheckpointFile()]
         if self.subcommand == "fit":
             settings.checkpoint.stop = self.stop
@@ -279,7 +281,13 @@ def _make_paths_absolute(data: Namespace) -> None:
         # a tokenizer may be a folder or a name
         folder = name == "tokenizer" and value not in ("bpe", "bytes") and Path(str(value)).is_dir()
         if isinstance(value, str) and (name in PATH_KEYS or folder):
-            data[key] = str(Path(value).expanduser().absolute())
+            data[key] = _absolute(value)
+        elif isinstance(value, dict) and name in PATH_KEYS:
+            data[key] = {label: _absolute(path) for label, path in value.items()}
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
 
 
 def _listed(value: Any) -> list[Any]:

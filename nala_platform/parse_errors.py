@@ -99,6 +99,7 @@ def keys_under(parent: str, words: list[str]) -> list[str]:
             "task",
             "name",
             "runs_dir",
+            "bad_samples",
             "seed_everything",
         ]
     fixed = {

@@ -11,6 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.console import Console
 from rich.table import Table
 
+from nala_platform.callbacks.bad_samples import BadSamples
 from nala_platform.callbacks.costs import Costs
 from nala_platform.runs import SUMMARY, versions, write_json
 
@@ -63,6 +64,7 @@ class Report(Callback):
             "checkpoint": _within(trainer.ckpt_path, folder),
             **self._fit,
             **self.costs.found(),
+            "bad_samples": next((one.found() for one in _callbacks(trainer) if isinstance(one, BadSamples)), None),
             "seed": self.seed,
             "command": shlex.join(["nala", *sys.argv[1:]]),
             "wall_time_s": round(time.monotonic() - self._start, 1),
@@ -88,6 +90,10 @@ class Report(Callback):
         for name in _absent(metrics):
             console.print(f"class {name} occurs neither in truth nor in prediction: it has no IoU and is in no mean")
         console.print(f"run folder: {folder}", soft_wrap=True, highlight=False)
+
+
+def _callbacks(trainer: Trainer) -> list[Callback]:
+    return getattr(trainer, "callbacks")  # noqa: B009 - not in the Trainer's type
 
 
 def _absent(metrics: dict[str, float]) -> list[str]:

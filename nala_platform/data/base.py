@@ -21,6 +21,10 @@ Mean = tuple[float, float, float]
 IMAGENET_MEAN: Mean = (0.485, 0.456, 0.406)
 IMAGENET_STD: Mean = (0.229, 0.224, 0.225)
 
+_LEAVE_OUT = "mend the file, or leave it out by --data.exclude; nala check-data lists all"
+STOPS = f"{_LEAVE_OUT}; --bad_samples N lets training go on without up to N files"
+COUNTS = f"a score counts every sample: {_LEAVE_OUT}"
+
 
 class DataModule(LightningDataModule, ABC):
     """Loaders over the data sets that a concrete module names.
@@ -31,12 +35,16 @@ class DataModule(LightningDataModule, ABC):
     The training order and augmentation are functions of ``(seed, epoch, index)``: see `nala_platform.data.order`. The
     Trainer must have ``use_distributed_sampler=False``: each process takes its own share here.
 
+    A training sample whose file is bad is replaced by another one of the split, as `nala_platform.data.loader.Guarded`
+    says, where ``bad_samples`` is not 0; the batch then tells of it (`BAD`). In evaluation it ends the run.
+
     Attributes:
         num_classes: C.
         class_names: C names.
         mean: of each channel, on the scale 0..1; what the images were normalised with.
         std: likewise.
         crop: height and width of what training sees of a picture; None: of no fixed size.
+        bad_samples: whether training goes on past a bad file: 0 does not. Who sets it counts the files, and stops.
         rest: what a training epoch does with the samples behind its last whole batch: see `TrainOrder`.
         copies: of each sample that an epoch draws, each augmented anew: see `TrainOrder`.
 
@@ -53,6 +61,7 @@ class DataModule(LightningDataModule, ABC):
     mean: Mean = IMAGENET_MEAN
     std: Mean = IMAGENET_STD
     crop: tuple[int, int] | None = None
+    bad_samples: int = 0
     rest: Rest = "left out"
     copies: int = 1
 
@@ -113,7 +122,8 @@ class DataModule(LightningDataModule, ABC):
         how = {"seed": self.seed, "rest": self.rest, "copies": self.copies}
         order = TrainOrder(_length(items), self.batch_size, **how, **self._share())
         order.resume(*self._position)
-        return self._loader(items, order, self.batch_size)
+        guarded = Guarded(items, seed=self.seed if self.bad_samples else None, mend=STOPS)
+        return self._loader(guarded, order, self.batch_size)
 
     def val_dataloader(self) -> Loader:
         """The validation split, each sample once."""
@@ -128,17 +138,17 @@ class DataModule(LightningDataModule, ABC):
         return self._in_order("predict", self.predict_batch_size, all_share=False)
 
     def _in_order(self, split: Split, batch_size: int, all_share: bool = True) -> Loader:
-        items = self.items(split)
-        return self._loader(items, EvalOrder(_length(items), all_share=all_share, **self._share()), batch_size)
+        items = Guarded(self.items(split), mend=COUNTS)
+        return self._loader(items, EvalOrder(len(items), all_share=all_share, **self._share()), batch_size)
 
     def _share(self) -> dict[str, int]:
         if self.trainer is None:
             return {"rank": 0, "world_size": 1}
         return {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size}
 
-    def _loader(self, items: Dataset[Sample], order: TrainOrder | EvalOrder, batch_size: int) -> Loader:
+    def _loader(self, items: Guarded, order: TrainOrder | EvalOrder, batch_size: int) -> Loader:
         return Loader(
-            Guarded(items),
+            items,
             batch_size=batch_size,
             sampler=order,
             num_workers=self.num_workers,

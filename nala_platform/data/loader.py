@@ -12,11 +12,14 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from nala_platform.data.order import Draw
+from nala_platform.data.order import Draw, sample_seed
+from nala_platform.data.problems import BadFileError, Problem
 from nala_platform.errors import UserError
 
 Sample = dict[str, Any]
 PATIENCE = 30  # seconds
+ATTEMPTS = 16  # at another sample than a bad one
+BAD = "bad"  # of a training batch that has replaced samples: for each, what was wrong: strings (kind, path, text)
 
 
 class Failure(NamedTuple):
@@ -30,29 +33,50 @@ class Guarded(Dataset[Sample | Failure]):
 
     Args:
         items: read by `Draw`; it has a length.
+        seed: where a sample with a bad file is replaced: of the choice of another. ``None`` replaces none.
+        mend: what a person can do about a bad file; the message ends with it.
     """
 
-    def __init__(self, items: Dataset[Sample]) -> None:
-        self.items = items
+    def __init__(self, items: Dataset[Sample], *, seed: int | None = None, mend: str = "") -> None:
+        self.items, self.seed, self.mend = items, seed, mend
 
     def __len__(self) -> int:
         return len(self.items)  # type: ignore[arg-type]
 
     def __getitem__(self, draw: Draw | int) -> Sample | Failure:
         # plain integers come from the sequential sampler that Lightning puts in place for overfit_batches
-        try:
-            return self.items[draw if isinstance(draw, Draw) else Draw(draw, epoch=0)]
-        except UserError as error:
-            return Failure(str(error))
+        draw = draw if isinstance(draw, Draw) else Draw(draw, epoch=0)
+        bad: list[Problem] = []
+        for attempt in range(1 if self.seed is None else ATTEMPTS):
+            try:
+                sample = self.items[replacement(self.seed or 0, draw, attempt, len(self)) if attempt else draw]
+            except BadFileError as error:
+                bad.append(error.problem)
+            except UserError as error:
+                return Failure(str(error))
+            else:
+                return {**sample, BAD: bad} if bad else sample
+        return Failure(f"{bad[0]}{f' ({self.mend})' if self.mend else ''}")
+
+
+def replacement(seed: int, draw: Draw, attempt: int, size: int) -> Draw:
+    """What is drawn instead of a bad sample, at the ``attempt``-th time, from 1 on: a function of the arguments alone.
+
+    So processes, loader workers and a resumed run all take the same one.
+    """
+    return draw._replace(index=sample_seed(sample_seed(seed, draw), Draw(attempt, draw.epoch)) % size)
 
 
 def collate(samples: list[Sample | Failure]) -> Sample | Failure:
     """Stack samples to a batch; strings become a list. The first failure takes the place of the batch."""
     good: list[Sample] = []
+    bad: list[list[tuple[str, ...]]] = []
     for sample in samples:
         if isinstance(sample, Failure):
             return sample
-        good.append(sample)
+        if BAD in sample:
+            bad.append([tuple(map(str, problem)) for problem in sample[BAD]])
+        good.append({key: value for key, value in sample.items() if key != BAD})
     sizes = {tuple(sample["image"].shape[-2:]): sample["name"] for sample in good if "image" in sample}
     if len(sizes) > 1:
         (size, name), (other_size, other_name) = list(sizes.items())[:2]
@@ -60,7 +84,8 @@ def collate(samples: list[Sample | Failure]) -> Sample | Failure:
             f"{name} is {_text(size)} and {other_name} {_text(other_size)} (height x width): images of different sizes "
             "do not fit in one batch: set --data.eval_batch_size 1"
         )
-    return default_collate(good)
+    batch = default_collate(good)
+    return {**batch, BAD: bad} if bad else batch
 
 
 def outlive_signals(worker: int) -> None:

@@ -11,7 +11,7 @@ RATE = f"{_OPTIMIZER}.init_args.lr"
 # Where a run lies and how it is resumed is no part of what it is.
 _ABOUT_THE_CALL = ("resume", "reset", "folder", "ckpt_path", "weights_only", "name", "runs_dir", "print_config")
 _IDENTITY = ("task", "model.class_path", "model.init_args.network")
-_ORDER = ("data.class_path", "data.init_args.seed", "seed_everything")
+_ORDER = ("data.class_path", "data.init_args.seed", "data.init_args.exclude", "seed_everything")
 
 
 class Change(NamedTuple):

@@ -1,11 +1,14 @@
 """A mistake that a worker finds is the same one line as without workers."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch.utils.data import Dataset
 
-from nala_platform.data.loader import Failure, Guarded, Loader, collate
-from nala_platform.data.order import Draw, EvalOrder
+from nala_platform.data.loader import ATTEMPTS, BAD, Failure, Guarded, Loader, collate, replacement
+from nala_platform.data.order import Draw, EvalOrder, TrainOrder
+from nala_platform.data.problems import BadFileError, Problem
 from nala_platform.errors import UserError
 
 
@@ -60,3 +63,80 @@ def test_same_sizes_are_stacked():
     batch = collate([{"image": torch.zeros(3, 4, 5), "name": "a", "target": 1}] * 2)
     assert batch["image"].shape == (2, 3, 4, 5) and batch["name"] == ["a", "a"]
     assert batch["target"].dtype == torch.int64
+
+
+class Spoiled(Dataset):
+    """Twenty samples, three of them with a bad file; a sample's value tells which draw it is."""
+
+    bad = frozenset({3, 4, 11})
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, draw):
+        if draw.index in self.bad:
+            raise BadFileError(Problem("unreadable", Path(f"{draw.index}.png"), "cannot be read"))
+        return {"target": draw.index + 100 * draw.epoch, "name": f"n{draw.index}"}
+
+
+def epochs(workers, rank=0, world_size=1, batch_size=4):
+    """What a process is given in two epochs: values, and the bad files that are told with each batch."""
+    order = TrainOrder(20, batch_size, seed=5, rank=rank, world_size=world_size)
+    loader = Loader(
+        Guarded(Spoiled(), seed=5), batch_size=batch_size, sampler=order, num_workers=workers, collate_fn=collate
+    )
+    found = []
+    for epoch in (0, 1):
+        order.set_epoch(epoch)
+        found += [(batch["target"].tolist(), batch.get(BAD, [])) for batch in loader]
+    return found
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_bad_sample_is_replaced_by_another_of_the_split_and_told(workers):
+    order = TrainOrder(20, 4, seed=5)
+    wanted = []
+    for epoch in (0, 1):
+        order.set_epoch(epoch)
+        wanted += [draw.index + 100 * epoch for draw in order]
+    got = [value for values, _ in epochs(workers) for value in values]
+    assert len(got) == len(wanted) == 40
+    for one, other in zip(wanted, got, strict=True):
+        if one % 100 in Spoiled.bad:
+            assert other % 100 not in Spoiled.bad and other // 100 == one // 100
+        else:
+            assert other == one
+    told = [entry for _, bad in epochs(workers) for sample in bad for entry in sample]
+    assert {entry[1] for entry in told} == {"3.png", "4.png", "11.png"} and len(told) >= 6
+    assert all(entry == ("unreadable", entry[1], "cannot be read") for entry in told)
+
+
+def test_processes_and_workers_replace_alike():
+    alone = epochs(0)
+    assert epochs(2) == alone
+    halves = zip(epochs(0, 0, 2, 2), epochs(0, 1, 2, 2), strict=True)
+    assert [(one[0] + other[0], one[1] + other[1]) for one, other in halves] == alone
+
+
+def test_the_replacement_depends_on_seed_epoch_index_and_attempt():
+    draws = {
+        replacement(seed, Draw(index, epoch), attempt, 10**9)
+        for seed in (0, 1)
+        for index in (0, 1)
+        for epoch in (0, 1)
+        for attempt in (1, 2)
+    }
+    assert len({draw.index for draw in draws}) == 16
+    assert {draw.epoch for draw in draws} == {0, 1} and all(0 <= draw.index < 10**9 for draw in draws)
+
+
+def test_where_all_is_bad_the_first_is_named():
+    items = Spoiled()
+    items.bad = frozenset(range(20))
+    failure = Guarded(items, seed=0, mend="mend it")[Draw(7, epoch=0)]
+    assert failure == Failure("7.png: cannot be read (mend it)") and ATTEMPTS > 1
+
+
+def test_without_a_seed_nothing_is_replaced():
+    assert Guarded(Spoiled(), mend="mend it")[3] == Failure("3.png: cannot be read (mend it)")
+    assert BAD not in Guarded(Spoiled(), seed=0)[5]
