@@ -1,6 +1,8 @@
 """Parameter groups and the learning-rate schedule that every task trains with."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -77,30 +79,39 @@ def warmup_cosine(step: int, *, total_steps: int, warmup_steps: int, final: floa
     return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
-class WarmupCosine(LambdaLR):
-    """Linear warm-up, then cosine decay, stepped once an optimizer step (see `warmup_cosine`).
+def warmup_poly(step: int, *, total_steps: int, warmup_steps: int, power: float, final: float) -> float:
+    """Factor on the base learning rate at ``step`` (0-based): linear warm-up, then a power of what is left of the run.
 
-    Args:
-        optimizer: whose base learning rates are scaled.
-        total_steps: optimizer steps of the whole run; the trainer passes its estimate.
-        warmup: an ``int`` counts steps, a ``float`` in [0, 1) is a share of ``total_steps``.
-        final: the factor on the learning rate at the end, in (0, 1].
+    ``(step + 1) / (warmup_steps + 1)`` while ``step < warmup_steps``, else ``final + (1 - final) * (1 - t) ** power``
+    with ``t`` the share of the remaining steps done; constant at ``final`` after the end. The "poly" of segmentation
+    (Chen et al. 2017, arXiv 1606.00915), there without warm-up.
 
-    Raises:
-        UserError: ``warmup`` or ``final`` out of range, or a warm-up that fills the whole run.
+    >>> [round(warmup_poly(s, total_steps=6, warmup_steps=2, power=1.0, final=0.0), 3) for s in range(7)]
+    [0.333, 0.667, 1.0, 0.75, 0.5, 0.25, 0.0]
+    """
+    if step < warmup_steps:
+        return (step + 1) / (warmup_steps + 1)
+    progress = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
+    return final + (1.0 - final) * (1.0 - progress) ** power
+
+
+class _Warmup(LambdaLR):
+    """A warm-up and a curve behind it, stepped once an optimizer step.
 
     A state dict holds numbers alone, so checkpoints load with ``weights_only=True``. It keeps the length of the warm-up
     in steps, but not ``total_steps``: a run that is resumed with another length goes on along the curve of a run of
     that length, after the warm-up that it began with. So there is never a second warm-up, and no rate of zero.
     """
 
-    def __init__(self, optimizer: Optimizer, total_steps: int, warmup: int | float = 0.1, final: float = 0.01) -> None:
+    def __init__(
+        self, optimizer: Optimizer, total_steps: int, warmup: int | float, final: float, curve: Callable[..., float]
+    ) -> None:
         if not 0.0 < final <= 1.0:
             raise UserError(f"schedule.final must be in (0, 1], got {final}")
         self.warmup_steps = _warmup_steps(warmup, total_steps)
 
         def factor(step: int) -> float:
-            return warmup_cosine(step, total_steps=total_steps, warmup_steps=self.warmup_steps, final=final)
+            return curve(step, total_steps=total_steps, warmup_steps=self.warmup_steps, final=final)
 
         super().__init__(optimizer, factor)
 
@@ -115,6 +126,50 @@ class WarmupCosine(LambdaLR):
         for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
             group["lr"] = base * factor
         self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
+
+
+class WarmupCosine(_Warmup):
+    """Linear warm-up, then cosine decay (see `warmup_cosine`).
+
+    Args:
+        optimizer: whose base learning rates are scaled.
+        total_steps: optimizer steps of the whole run; the trainer passes its estimate.
+        warmup: an ``int`` counts steps, a ``float`` in [0, 1) is a share of ``total_steps``.
+        final: the factor on the learning rate at the end, in (0, 1].
+
+    Raises:
+        UserError: ``warmup`` or ``final`` out of range, or a warm-up that fills the whole run.
+    """
+
+    def __init__(self, optimizer: Optimizer, total_steps: int, warmup: int | float = 0.1, final: float = 0.01) -> None:
+        super().__init__(optimizer, total_steps, warmup, final, warmup_cosine)
+
+
+class WarmupPoly(_Warmup):
+    """Linear warm-up, then polynomial decay (see `warmup_poly`).
+
+    Args:
+        optimizer: whose base learning rates are scaled.
+        total_steps: optimizer steps of the whole run; the trainer passes its estimate.
+        warmup: an ``int`` counts steps, a ``float`` in [0, 1) is a share of ``total_steps``.
+        power: of the decay, above 0; 1 is a straight line.
+        final: the factor on the learning rate at the end, in (0, 1].
+
+    Raises:
+        UserError: ``warmup``, ``power`` or ``final`` out of range, or a warm-up that fills the whole run.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        total_steps: int,
+        warmup: int | float = 0.1,
+        power: float = 1.0,
+        final: float = 0.001,
+    ) -> None:
+        if power <= 0:
+            raise UserError(f"schedule.power must be above 0, got {power}")
+        super().__init__(optimizer, total_steps, warmup, final, partial(warmup_poly, power=power))
 
 
 def _warmup_steps(warmup: int | float, total_steps: int) -> int:

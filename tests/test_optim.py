@@ -8,7 +8,7 @@ from torch import nn
 
 from nala_platform.errors import UserError
 from nala_platform.models.vision import classifier
-from nala_platform.optim import WarmupCosine, parameter_groups
+from nala_platform.optim import WarmupCosine, WarmupPoly, parameter_groups
 
 
 def test_only_maps_are_decayed():
@@ -42,10 +42,10 @@ def test_tied_weights_enter_once_and_frozen_ones_not():
     assert groups[1]["params"][0] is tied[2].bias
 
 
-def rates(total: int, warmup: int | float, final: float = 0.1) -> list[float]:
+def rates(total: int, warmup: int | float, final: float = 0.1, kind: type = WarmupCosine, **options) -> list[float]:
     parameter = nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=2.0)
-    schedule = WarmupCosine(optimizer, total, warmup, final)
+    schedule = kind(optimizer, total, warmup=warmup, final=final, **options)
     seen = []
     for _ in range(total + 3):
         seen.append(optimizer.param_groups[0]["lr"])
@@ -62,6 +62,29 @@ def test_linear_then_cosine_then_constant(warmup: int | float):
     assert seen[4:20] == pytest.approx(cosine)
     assert seen[20:] == pytest.approx([0.2] * 3)
     assert min(seen) > 0
+
+
+@pytest.mark.parametrize("power", [1.0, 0.9])
+def test_linear_then_poly_then_constant(power: float):
+    seen = rates(20, 4, kind=WarmupPoly, power=power)
+    assert seen[:4] == pytest.approx([2.0 * (step + 1) / 5 for step in range(4)])
+    assert seen[4:20] == pytest.approx([0.2 + 1.8 * (1 - (step - 4) / 16) ** power for step in range(4, 20)])
+    assert seen[20:] == pytest.approx([0.2] * 3)
+    with pytest.raises(UserError, match=r"schedule.power"):
+        rates(20, 4, kind=WarmupPoly, power=0.0)
+
+
+@pytest.mark.parametrize("kind", [WarmupCosine, WarmupPoly])
+def test_a_longer_run_goes_on_along_its_own_curve_behind_the_first_warm_up(kind: type):
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=2.0)
+    short, long = kind(optimizer, 20, warmup=0.2), kind(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=2.0), 40)
+    for _ in range(10):
+        optimizer.step()
+        short.step()
+    long.load_state_dict(short.state_dict())
+    assert long.warmup_steps == 4
+    straight = rates(40, 4, final=0.01 if kind is WarmupCosine else 0.001, kind=kind)
+    assert long.optimizer.param_groups[0]["lr"] == pytest.approx(straight[10])
 
 
 @pytest.mark.parametrize(

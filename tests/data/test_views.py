@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 from torch.nn.functional import max_pool2d
 
-from nala_platform.data.views import Normalisation, View, random_view
+from nala_platform.data.views import Normalisation, View, distorted, random_view
 from nala_platform.errors import UserError
 
 PLAIN = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0), ignore_index=255)
@@ -107,15 +107,105 @@ def test_padding_is_the_mean_colour_and_the_ignored_label():
     assert not pixels[:, 10:].any()
 
 
+def test_the_scale_acts_on_a_shorter_side_that_is_asked_for():
+    image, mask = marked(60, 84)
+    for crop, scale in (((30, 42), 1.0), ((60, 84), 2.0)):
+        _, target = random_view(image, mask, View(crop=crop, scale=(scale, scale), hflip=0, short_side=30), PLAIN, 0)
+        half = Image.fromarray(mask.astype(np.uint8)).resize(crop[::-1], Image.Resampling.NEAREST)
+        assert (target.numpy() == np.asarray(half)).all()
+
+
+def test_a_crop_that_one_class_fills_is_drawn_again():
+    mask = np.zeros((40, 40), np.int64)
+    mask[12:20, 12:20] = 1
+    mask[30:] = 255
+    image = Image.fromarray(np.zeros((40, 40, 3), np.uint8))
+
+    def is_mixed(target):
+        ones, counted = np.sum(target == 1), np.sum(target != 255)
+        return bool(counted) and 0.25 * counted < ones < 0.75 * counted
+
+    def share(ratio):
+        view = View(crop=10, scale=(1.0, 1.0), hflip=0.0, cat_max_ratio=ratio)
+        return np.mean([is_mixed(random_view(image, mask, view, PLAIN, seed)[1].numpy()) for seed in range(400)])
+
+    chance = np.mean([is_mixed(mask[y : y + 10, x : x + 10]) for y in range(31) for x in range(31)])
+    assert 0.05 < chance < 0.3
+    assert share(1.0) == pytest.approx(chance, abs=0.06)
+    # ten tries find one with chance 1 - (1 - p)^10
+    assert share(0.75) == pytest.approx(1 - (1 - chance) ** 10, abs=0.06)
+
+
+class Scripted:
+    """Draws what it is told: whether contrast comes first, then a share of each range and whether it is used."""
+
+    def __init__(self, first, *shares):
+        self.flags = [0.0 if first else 1.0, *(1.0 if share is None else 0.0 for share in shares)]
+        self.shares = [0.5 if share is None else share for share in shares]
+
+    def random(self):
+        return self.flags.pop(0)
+
+    def uniform(self, low, high):
+        return low + (high - low) * self.shares.pop(0)
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ((None, None, None, None), lambda x: x),
+        ((0.75, None, None, None), lambda x: np.clip(x + 16.0, 0, 255)),
+        ((0.0, None, None, None), lambda x: np.clip(x - 32.0, 0, 255)),
+        ((None, 0.9, None, None), lambda x: np.clip(x * 1.4, 0, 255)),
+        ((0.0, 0.0, None, None), lambda x: np.clip(x - 32.0, 0, 255) * 0.5),
+    ],
+)
+def test_brightness_and_contrast_are_their_formulas(noise, first, shares, expected):
+    pixels = noise(9, 11)
+    found = distorted(pixels, 0.5, Scripted(first, *shares))
+    assert found.dtype == np.uint8 and np.abs(found - expected(pixels.astype(float))).max() <= 0.51
+
+
+@pytest.mark.parametrize(("vivid", "turn"), [(0.0, None), (1.0, None), (None, 0.0), (None, 1.0), (0.2, 0.8)])
+def test_saturation_and_hue_are_those_of_hsv(noise, vivid, turn):
+    import colorsys
+
+    pixels = noise(6, 7)
+    found = distorted(pixels, 0.5, Scripted(True, None, None, vivid, turn))
+    expected = []
+    for pixel in pixels.reshape(-1, 3) / 255:
+        hue, saturation, value = colorsys.rgb_to_hsv(*pixel)
+        hue += 0.0 if turn is None else -0.1 + 0.2 * turn
+        saturation = min(1.0, saturation * (1.0 if vivid is None else 0.5 + vivid))
+        expected.append(colorsys.hsv_to_rgb(hue % 1, saturation, value))
+    # Pillow's HSV has 8 bits: a step of the hue is up to 6 of 255
+    assert np.abs(found.reshape(-1, 3) - np.array(expected) * 255).max() < 8
+
+
+def test_distortion_leaves_the_labels_and_uses_each_change_at_its_rate():
+    image, mask = marked(24, 24)
+    plain, view = (View(crop=24, scale=(1, 1), hflip=0, distortion=chance) for chance in (0.0, 0.5))
+    seen = [random_view(image, mask, view, PLAIN, seed) for seed in range(60)]
+    still = random_view(image, mask, plain, PLAIN, 0)
+    assert all(torch.equal(target, still[1]) for _, target in seen)
+    same = np.mean([torch.equal(pixels, still[0]) for pixels, _ in seen])
+    assert same == pytest.approx(1 / 4, abs=0.15)  # grey: neither saturation nor hue shows, the other two at 1/2 each
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ({"hflip": 1.5}, "hflip"),
-        ({"crop": 0}, "crop"),
-        ({"scale": (2.0, 0.5)}, "scale"),
-        ({"color_jitter": -1.0}, "color_jitter"),
+        ({"hflip": 1.5}, ".hflip"),
+        ({"crop": 0}, ".crop"),
+        ({"scale": (2.0, 0.5)}, ".scale"),
+        ({"color_jitter": -1.0}, ".color_jitter"),
+        ({"distortion": 1.5}, ".distortion"),
+        ({"distortion": 0.5, "color_jitter": 0.4}, ": color_jitter and distortion"),
+        ({"short_side": 0}, ".short_side"),
+        ({"cat_max_ratio": 0.0}, ".cat_max_ratio"),
     ],
 )
 def test_settings_out_of_range_are_named(options, word):
-    with pytest.raises(UserError, match=f"data.augment.{word}"):
+    with pytest.raises(UserError, match=f"data.augment{word}"):
         View(**options)
