@@ -44,3 +44,18 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 up")
     return int(text)
+
+
+def seconds(text: str) -> float:
+    """A length of time above 0, as the ``type`` of an argument.
+
+    >>> seconds("1.5")
+    1.5
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return value

@@ -5,7 +5,11 @@ import importlib
 from nala_platform.errors import UserError, near
 
 # Each is the function `main` of a module, given the words behind its name.
-BENCHES = {"attention": "nala_platform.bench.attention", "guarantees": "nala_platform.bench.guarantees"}
+BENCHES = {
+    "attention": "nala_platform.bench.attention",
+    "memory": "nala_platform.bench.memory",
+    "guarantees": "nala_platform.bench.guarantees",
+}
 
 
 def main(words: list[str]) -> None:

@@ -1,15 +1,16 @@
 """``nala bench attention``: time and memory of attention mechanisms and of NaLa's backends against the length."""
 
 import sys
-from argparse import ArgumentTypeError, BooleanOptionalAction, Namespace
+from argparse import BooleanOptionalAction, Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
-from nala_platform.arguments import Arguments, positive
+from nala_platform.arguments import Arguments, positive, seconds
+from nala_platform.bench.attention_plot import draw
 from nala_platform.bench.attention_report import Row, compared, print_tables, write
 from nala_platform.bench.contestants import DTYPES, QUADRATIC, Case, Setting, contestants, kernel
 from nala_platform.bench.machine import check_device, copy_speed, describe, waiter
-from nala_platform.bench.peak import Failed, allocated_growth, free_bytes, readable, resident_growth
+from nala_platform.bench.peak import Failed, allocated_growth, free_bytes, preload, readable, resident_growth
 from nala_platform.bench.turns import said, take_turns
 from nala_platform.errors import UserError, look_up
 
@@ -39,14 +40,19 @@ def main(words: list[str]) -> None:
     machine, copied = describe(device), copy_speed(device)
     print(f"{machine}; copies {copied / 1e9:.1f} GB/s (read + written)")
     print(f"{_told(setting)}; softmax here is torch's kernel {kernel(setting, max(options.lengths))!r}", flush=True)
+    preload("nala_platform.bench.contestants")
     rows: list[Row] = []
     for found in _measured(names, setting, options):
         rows += found
         if options.output is not None:
-            write(compared(rows, copied), options.output, machine, _told(setting))
+            write(compared(rows, copied), options.output, machine, _told(setting))  # so far: it may be interrupted
     if not any(row.ms for row in rows):
         raise UserError(f"nothing could be measured: {rows[0].contestant}: {rows[0].note}")
-    print_tables(compared(rows, copied))
+    rows = compared(rows, copied)
+    print_tables(rows)
+    if options.output is not None:
+        draw(rows, options.output / "attention.png", f"{_told(setting)}\n{machine}")
+        print(f"written: {options.output / 'attention.csv'}, {options.output / 'attention.png'}")
 
 
 def _parser() -> Arguments:
@@ -63,20 +69,10 @@ def _parser() -> Arguments:
     parser.add_argument("--causal", action="store_true", help="each token sees those before it")
     parser.add_argument("--rope", action=BooleanOptionalAction, default=True, help="rotary positions (yes)")
     parser.add_argument("--repeats", type=positive, default=7, help="samples of each, of which the median counts (7)")
-    parser.add_argument("--limit", type=_seconds, default=30.0, help="seconds for a contestant at a length (30)")
+    parser.add_argument("--limit", type=seconds, default=30.0, help="seconds for a contestant at a length (30)")
     parser.add_argument("--memory", action=BooleanOptionalAction, default=True, help="peak memory too (yes)")
     parser.add_argument("--output", type=Path, help="a folder for attention.csv and attention.png")
     return parser
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise ArgumentTypeError(f"{text!r} is no number of seconds above 0")
-    return seconds
 
 
 def _fast_backends() -> list[str]:
@@ -110,9 +106,9 @@ def _reason_to_skip(case: Case, last: Row | None, limit: float) -> str:
         return f"skipped: would need about {readable(needed)}, {readable(free)} are free"
     if last is not None and last.ms is not None:
         law = 2 if case.contestant in QUADRATIC else 1
-        seconds = last.ms / 1e3 * (case.length / last.length) ** law
-        if seconds > limit:
-            return f"skipped: would take about {seconds:.0f} s a run, --limit is {limit:g}"
+        duration = last.ms / 1e3 * (case.length / last.length) ** law
+        if duration > limit:
+            return f"skipped: would take about {duration:.0f} s a run, --limit is {limit:g}"
     return ""
 
 
@@ -135,9 +131,9 @@ def _row_each(cases: dict[str, Case], reasons: dict[str, str], options: Namespac
 def _with_memory(row: Row, case: Case) -> Row:
     try:
         if case.setting.device == "cuda":
-            grown = allocated_growth(case.prepare)
+            peak = allocated_growth(case.prepare)
         else:
-            grown = resident_growth(case.prepare, case._replace(length=min(case.length, _SMALL)).prepare)
-        return row._replace(peak_mb=grown / 1e6)
+            peak = resident_growth(case.prepare, case._replace(length=min(case.length, _SMALL)).prepare)
+        return row._replace(peak_mb=peak.grown / 1e6)
     except (Failed, MemoryError, RuntimeError) as error:
         return row._replace(note=f"no memory figure: {said(error)}")

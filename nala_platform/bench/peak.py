@@ -4,24 +4,39 @@ import ctypes
 import gc
 import multiprocessing
 import os
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import NamedTuple
 
 from nala_platform.bench.turns import said
 from nala_platform.errors import UserError
 
 Prepare = Callable[[], Callable[[], object]]
 """Makes the inputs, and gives back the work. Of a process of its own: picklable."""
-_PRELOAD = ["torch", "nala_platform.attention", "nala_platform.bench.contestants"]
+_CONTEXT = multiprocessing.get_context("forkserver")
+
+
+class Peak(NamedTuple):
+    """Of one run of the work."""
+
+    grown: int
+    """bytes by which it raised the peak over what its inputs take"""
+    seconds: float
 
 
 class Failed(Exception):
     """The process ended without a figure; the text says why."""
 
 
-def resident_growth(prepare: Prepare, small: Prepare) -> int:
-    """Bytes by which one run of the work raises the peak of the resident set over what its inputs take.
+def preload(module: str) -> None:
+    """Let the processes to come be copies of one that has imported this: each import would cost seconds."""
+    _CONTEXT.set_forkserver_preload([module])
+
+
+def resident_growth(prepare: Prepare, small: Prepare) -> Peak:
+    """Run the work once, and see the peak of the resident set.
 
     In a new process that has imported what is needed and has run ``small``, the same on next to nothing: code that is
     first used, threads and compilation are not the work's. Its peak is then set back to what it holds (Linux:
@@ -33,12 +48,10 @@ def resident_growth(prepare: Prepare, small: Prepare) -> int:
     """
     if not Path("/proc/self/clear_refs").exists():
         raise UserError("peak memory on the CPU is read from /proc, which Linux alone has: add --no-memory")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOAD)
-    ours, theirs = context.Pipe(duplex=False)
     import torch
 
-    process = context.Process(target=_child, args=(theirs, prepare, small, torch.get_num_threads()))
+    ours, theirs = _CONTEXT.Pipe(duplex=False)
+    process = _CONTEXT.Process(target=_child, args=(theirs, prepare, small, torch.get_num_threads()))
     process.start()
     theirs.close()
     try:
@@ -65,10 +78,12 @@ def _child(answer: Connection, prepare: Prepare, small: Prepare, threads: int) -
         ctypes.CDLL(None).malloc_trim(0)  # free pages that the C library keeps would hide as many of the work's
         before = _status("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")
+        start = time.perf_counter()
         kept = work()
+        seconds = time.perf_counter() - start
         after = _status("VmHWM")
         del kept
-        answer.send(after - before)
+        answer.send(Peak(after - before, seconds))
     except BaseException as error:
         answer.send(said(error))
 
@@ -78,8 +93,8 @@ def _status(key: str) -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{key}:"))
 
 
-def allocated_growth(prepare: Prepare) -> int:
-    """Bytes by which one run of the work raises the peak of the CUDA allocator over what its inputs take."""
+def allocated_growth(prepare: Prepare) -> Peak:
+    """Run the work, and once more to see the peak of the CUDA allocator; in this process."""
     import torch
 
     work = prepare()
@@ -88,10 +103,12 @@ def allocated_growth(prepare: Prepare) -> int:
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
+    start = time.perf_counter()
     kept = work()
     torch.cuda.synchronize()
+    seconds = time.perf_counter() - start
     del kept
-    return torch.cuda.max_memory_allocated() - before
+    return Peak(torch.cuda.max_memory_allocated() - before, seconds)
 
 
 def free_bytes(device: str) -> int:

@@ -40,6 +40,7 @@ def test_the_ratios_are_those_of_the_times_in_the_table(tmp_path: Path, capsys: 
         assert float(row["this_over_floor"]) == pytest.approx(ms / floor, rel=1e-4)
         assert float(row["gb_per_s"]) == pytest.approx(float(row["bytes_moved"]) / ms / 1e6, rel=1e-4)
         assert row["exponent"] and not row["exponent_far"] and not row["peak_mb"]
+    assert (tmp_path / "attention.png").read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr().out
     assert "threads, torch" in printed and "torch's kernel 'flash'" in printed and "plain / this" in printed
 
