@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from nala_platform.data.base import DataModule, Split
 from nala_platform.data.image_views import Augment, Pixels, Transform, eval_transform, train_transform
 from nala_platform.data.layouts.classification import LAYOUTS
-from nala_platform.data.layouts.listing import Part
+from nala_platform.data.layouts.listing import Part, not_empty, with_validation
 from nala_platform.data.loader import Sample
 from nala_platform.data.order import Draw, sample_seed, seeded
 from nala_platform.data.pictures import PictureItems, as_bytes
@@ -72,7 +72,8 @@ class ImageFolderData(DataModule):
         find = look_up(LAYOUTS, layout, option="data.layout")
         if not self.root.is_dir():
             raise UserError(f"data.root: folder {self.root} does not exist")
-        self.listing = find(self.root, excluded)
+        self.listing = with_validation(find(self.root, excluded))
+        not_empty(self.listing.parts, self.root)
         self.class_names = self.listing.class_names
         self.num_classes = len(self.class_names)
         if predict_path is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nala_platform.data.layouts.listing import Files, Listing, Part, not_empty
+from nala_platform.data.layouts.listing import Files, Listing, Part
 from nala_platform.data.pictures import SUFFIXES, pictures_under, split_folder
 from nala_platform.data.problems import Excluded, Problem, report
 from nala_platform.errors import UserError
@@ -26,7 +26,6 @@ def class_folders(root: Path, excluded: Excluded) -> Listing:
         files["test"] = class_files(root / "test", excluded)
     class_names = tuple(files["train"])
     parts = {split: part_of(root, split, found, class_names) for split, found in files.items()}
-    not_empty(parts, root)
     unlabelled = root / "test" if (root / "test").is_dir() and "test" not in parts else None
     return Listing(class_names, parts, labels=SORTED, unlabelled=unlabelled)
 

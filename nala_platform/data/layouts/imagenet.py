@@ -17,7 +17,7 @@ from scipy.io import loadmat
 from scipy.io.matlab import MatReadError
 
 from nala_platform.data.layouts.class_folders import SORTED, class_files, part_of
-from nala_platform.data.layouts.listing import Files, Listing, Part, not_empty
+from nala_platform.data.layouts.listing import Files, Listing, Part
 from nala_platform.data.pictures import pictures_under, split_folder
 from nala_platform.data.problems import Excluded, Problem, report
 from nala_platform.errors import UserError
@@ -64,7 +64,6 @@ def _listing(root: Path, inside: str, train: dict[str, list[Path]], val: Part, l
     """Train's class folders and the flat validation folder as one data set."""
     class_names = tuple(train)
     parts = {"train": part_of(root, f"{inside}/train", train, class_names), "val": val}
-    not_empty(parts, root)
     test = root / inside / "test"
     return Listing(class_names, parts, labels=labels, unlabelled=test if test.is_dir() else None)
 

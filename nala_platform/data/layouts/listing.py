@@ -17,7 +17,7 @@ from nala_platform.data.order import permutation
 from nala_platform.data.problems import Excluded, Problem, report
 
 HELD_OUT = 10  # one in so many
-HOLD_OUT = "val: 10 % of each class of train, always the same ones; they are not trained on"
+HOLD_OUT = "val: 10 % of each class of train, always the same pictures; they are not trained on"
 
 
 class Store(Protocol):
@@ -133,7 +133,7 @@ class Arrays:
         return Image.fromarray(self.pixels[place]).convert("RGB")
 
 
-def labelled(store: Store, label_N: np.ndarray, excluded: Excluded, classes: int, meaning: str = "") -> Part:
+def labelled(store: Store, label_N: np.ndarray, excluded: Excluded, classes: int) -> Part:
     """A store's pictures with their labels; excluded ones are left out, and what is no class is reported and left out.
 
     Args:
@@ -141,7 +141,6 @@ def labelled(store: Store, label_N: np.ndarray, excluded: Excluded, classes: int
         label_N: their labels.
         excluded: what the user leaves out.
         classes: C; labels are ``0..C-1``.
-        meaning: where the number of classes is known from, for the message.
     """
     label_N = np.asarray(label_N, dtype=np.int64)
     keep_N = np.ones(len(label_N), dtype=bool)
@@ -150,9 +149,7 @@ def labelled(store: Store, label_N: np.ndarray, excluded: Excluded, classes: int
     strange_N = keep_N & ((label_N < 0) | (label_N >= classes))
     report(
         [
-            Problem(
-                "wrong label", store.path(int(place)), f"label {label_N[place]} is outside 0..{classes - 1}{meaning}"
-            )
+            Problem("wrong label", store.path(int(place)), f"label {label_N[place]} is outside 0..{classes - 1}")
             for place in np.flatnonzero(strange_N)
         ]
     )
@@ -160,19 +157,41 @@ def labelled(store: Store, label_N: np.ndarray, excluded: Excluded, classes: int
     return Part(store, place_N, label_N[place_N])
 
 
-def hold_out(train: Part) -> tuple[Part, Part]:
-    """Train and validation out of one part: a tenth of each class, at least one picture of those that have two.
+def with_validation(listing: Listing) -> Listing:
+    """The same where there is a validation part, else with a tenth of train as one.
 
-    Which ones depends on the labels alone, not on a run's seed.
+    Of each class that has two pictures, at least one is held out. Which ones depends on the labels alone, not on a
+    run's seed.
     """
+    if "val" in listing.parts:
+        return listing
+    train = listing.parts["train"]
     held_N = np.zeros(len(train), dtype=bool)
     for label in np.unique(train.label_N):
         index_N = np.flatnonzero(train.label_N == label)
         count = max(round(len(index_N) / HELD_OUT), int(len(index_N) > 1))
         held_N[index_N[permutation(len(index_N), seed=0, epoch=int(label))[:count]]] = True
-    return train.take(~held_N), train.take(held_N)
+    parts = {"train": train.take(~held_N), "val": train.take(held_N)}
+    return replace(listing, parts=listing.parts | parts, notes=listing.notes | {"hold-out": HOLD_OUT})
+
+
+def trained_on_all(layout: Layout) -> Layout:
+    """The layout without a hold-out: all of train is trained on, and the test part is both validated on and tested."""
+
+    def listing(root: Path, excluded: Excluded) -> Listing:
+        found = layout(root, excluded)
+        parts = {"train": found.parts["train"], "val": found.parts["test"]}
+        return replace(found, parts=parts, notes=found.notes | {"hold-out": "none: the official test part is val"})
+
+    return listing
 
 
 def not_empty(parts: dict[str, Part], root: Path) -> None:
     """Report parts without pictures."""
-    report([Problem("empty", root, f"no picture that can be used for {split}") for split in parts if not parts[split]])
+    report(
+        [
+            Problem("empty", root, f"there is no picture that can be used for {split}")
+            for split, part in parts.items()
+            if not len(part)
+        ]
+    )
