@@ -5,7 +5,7 @@ Shapes: N pictures.
 
 import os
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,7 +37,7 @@ class Shards:
         members: of each shard.
     """
 
-    def __init__(self, members: dict[Path, Sequence[Member]]) -> None:
+    def __init__(self, members: Mapping[Path, Sequence[Member]]) -> None:
         rows = [member for found in members.values() for member in found]
         self.shards = list(members)
         self._end_S = np.cumsum([0, *map(len, members.values())])
