@@ -7,6 +7,7 @@ from nala_platform.errors import UserError, near
 # Each is the function `main` of a module, given the words behind its name.
 BENCHES = {
     "attention": "nala_platform.bench.attention",
+    "model": "nala_platform.bench.model",
     "memory": "nala_platform.bench.memory",
     "guarantees": "nala_platform.bench.guarantees",
 }

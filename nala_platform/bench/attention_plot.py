@@ -54,4 +54,5 @@ def against_tokens(axes: Axes, lengths: list[int], title: str, unit: str) -> Non
     axes.set_title(title, fontsize=11)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
+    if axes.lines:
+        axes.legend(frameon=False, fontsize=8)
