@@ -13,10 +13,6 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.functional.classification import multiclass_confusion_matrix
 
-from nala_platform.errors import UserError
-
-WINDOW = 11  # pixels; edge of the window of SSIM
-
 
 class Mean(Metric):
     """Weighted mean over all updates and processes. torchmetrics' own drops the weights where it lets NaN through."""
@@ -130,117 +126,6 @@ class SegmentationScores(Metric):
             "mean_accuracy": (right_C / true_C).nanmean(),
         }
         return scores | {f"iou/{name}": iou for name, iou in zip(self.class_names, iou_C, strict=True)}
-
-
-def luma(rgb_N3HW: Tensor) -> Tensor:
-    """Y of BT.601 ``(N, 1, H, W)``, 16..235 and not rounded, of RGB on the scale 0..255; float64.
-
-    ``Y = 16 + (65.481 R + 128.553 G + 24.966 B) / 255``.
-
-    >>> luma(torch.tensor([0.0, 255.0]).repeat(3, 1)[None, :, None]).flatten().tolist()
-    [16.0, 235.0]
-    """
-    factor_3 = torch.tensor((65.481, 128.553, 24.966), dtype=torch.float64, device=rgb_N3HW.device)
-    return 16.0 + (rgb_N3HW.double() * factor_3[:, None, None]).sum(1, keepdim=True) / 255.0
-
-
-def structural_similarity(one_NCHW: Tensor, other_NCHW: Tensor) -> Tensor:
-    """SSIM ``(N, C)`` on the scale 0..255, float64: 11x11 Gaussian of deviation 1.5, windows wholly inside the image.
-
-    ``(2 m n + c1)(2 s_xy + c2) / ((m^2 + n^2 + c1)(s_xx + s_yy + c2))``, the mean over the windows, with
-    ``c1 = (0.01 * 255)^2``, ``c2 = (0.03 * 255)^2`` (Wang et al. 2004, and what super-resolution papers report).
-    torchmetrics 1.9 takes windows over a mirrored border into its mean, which moves the third digit on small images.
-    """
-    x, y = one_NCHW.double(), other_NCHW.double()
-    mean_x, mean_y = _blurred(x), _blurred(y)
-    var_x, var_y = _blurred(x * x) - mean_x**2, _blurred(y * y) - mean_y**2
-    covariance = _blurred(x * y) - mean_x * mean_y
-    c1, c2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
-    similarity = (2 * mean_x * mean_y + c1) * (2 * covariance + c2)
-    return (similarity / ((mean_x**2 + mean_y**2 + c1) * (var_x + var_y + c2))).mean(dim=(2, 3))
-
-
-def _blurred(x_NCHW: Tensor) -> Tensor:
-    place = torch.arange(WINDOW, dtype=x_NCHW.dtype) - WINDOW // 2
-    weights = (-(place**2) / (2 * 1.5**2)).exp()
-    for axis in (2, 3):
-        length = x_NCHW.shape[axis] - WINDOW + 1
-        shifted = [
-            x_NCHW.narrow(axis, first, length) * weight
-            for first, weight in enumerate((weights / weights.sum()).tolist())
-        ]
-        x_NCHW = torch.stack(shifted).sum(0)
-    return x_NCHW
-
-
-class SuperResolutionScores(Metric):
-    """PSNR in dB and SSIM, on Y (BT.601, 16..235) and on RGB, of each image and then averaged.
-
-    Both images are clamped to 0..1 and rounded to 8 bits, and a border as wide as the scale is cut off, before anything
-    is compared. ``PSNR = 10 log10(255^2 / MSE)``; an image that is reproduced exactly has an infinite one. On RGB the
-    MSE runs over all three channels, and SSIM is the mean of theirs.
-
-    Args:
-        scale: S, the width of the border.
-        alone: of this process's images alone, so others need not compute at the same time.
-    """
-
-    full_state_update = False
-    psnr_y: Tensor
-    ssim_y: Tensor
-    psnr_rgb: Tensor
-    ssim_rgb: Tensor
-    count: Tensor
-
-    def __init__(self, scale: int, alone: bool = False) -> None:
-        super().__init__(sync_on_compute=not alone)
-        self.scale = scale
-        self.protocol = (
-            f"x{scale}; of each image, then averaged; clamped, rounded to 8 bits, border of {scale} pixels cut off; "
-            "*_y: Y of BT.601, 16..235, not rounded again; *_rgb: all three channels; SSIM: 11x11 Gaussian, sigma 1.5, "
-            "windows inside the image"
-        )
-        for state in ("psnr_y", "ssim_y", "psnr_rgb", "ssim_rgb"):
-            self.add_state(state, torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
-
-    def update(self, prediction_N3HW: Tensor, target_N3HW: Tensor) -> None:
-        """Add a batch, both ``(N, 3, H, W)`` float in 0..1.
-
-        Raises:
-            UserError: an image smaller than the SSIM window once its border is cut off.
-        """
-        if prediction_N3HW.shape != target_N3HW.shape:
-            raise UserError(f"the prediction is {(*prediction_N3HW.shape,)}, but the truth {(*target_N3HW.shape,)}")
-        height, width = target_N3HW.shape[-2:]
-        if min(height, width) < 2 * self.scale + WINDOW:
-            raise UserError(
-                f"a {height}x{width} image is too small to score: without its border of {self.scale} pixels it must "
-                f"be {WINDOW}x{WINDOW} or more"
-            )
-        one, other = (_comparable(image, self.scale) for image in (prediction_N3HW, target_N3HW))
-        error_N4 = (one - other).square().mean(dim=(2, 3))
-        similarity_N4 = structural_similarity(one, other)
-        self.psnr_y += _decibel(error_N4[:, 0]).sum()
-        self.psnr_rgb += _decibel(error_N4[:, 1:].mean(1)).sum()
-        self.ssim_y += similarity_N4[:, 0].sum()
-        self.ssim_rgb += similarity_N4[:, 1:].mean(1).sum()
-        self.count += len(target_N3HW)
-
-    def compute(self) -> dict[str, Tensor]:
-        """``psnr_y``, ``ssim_y``, ``psnr_rgb``, ``ssim_rgb``, float64."""
-        return {name: getattr(self, name) / self.count for name in ("psnr_y", "ssim_y", "psnr_rgb", "ssim_rgb")}
-
-
-def _comparable(image_N3HW: Tensor, border: int) -> Tensor:
-    """Y, R, G, B on the scale 0..255 ``(N, 4, H - 2 border, W - 2 border)`` float64, of 8-bit RGB."""
-    inner = image_N3HW[..., border : image_N3HW.shape[-2] - border, border : image_N3HW.shape[-1] - border]
-    rgb = (inner.double().clamp(0, 1) * 255).round()
-    return torch.cat((luma(rgb), rgb), dim=1)
-
-
-def _decibel(error_N: Tensor) -> Tensor:
-    return 10 * torch.log10(255.0**2 / error_N)
 
 
 class LanguageScores(Metric):

@@ -25,12 +25,16 @@ _COMPILED = "_orig_mod."  # what torch.compile(module) puts into names
 
 
 class Step(NamedTuple):
-    """What one batch gives: a scalar loss, what the network said, what was true, and the loss's weight in a mean."""
+    """What one batch gives: a scalar loss, what the network said, what was true, and the loss's weight in a mean.
+
+    ``part``: of which of several test sets each sample is, where the data has some; the scores are told.
+    """
 
     loss: Tensor
     prediction: Tensor
     target: Tensor
     count: int
+    part: Tensor | None = None
 
 
 class Task(LightningModule, ABC):
@@ -90,6 +94,10 @@ class Task(LightningModule, ABC):
                 raise UserError(
                     f"the data has {key} {wanted}, but the model was built with {built}: add {flag} {wanted}"
                 )
+        sets = getattr(data, "test_sets", ())
+        if sets:
+            divide: Any = self.scores["test"].divide
+            divide(sets)
         names = getattr(data, "class_names", None)
         for scores in self.scores.values():
             if names is not None and hasattr(scores, "class_names"):
@@ -148,7 +156,8 @@ class Task(LightningModule, ABC):
     def _evaluate(self, split: str, batch: dict[str, Any]) -> Tensor:
         step = self.step(batch)
         scores, loss = self._metrics(split)
-        scores.update(step.prediction, step.target)
+        part = () if step.part is None else (step.part,)
+        scores.update(step.prediction, step.target, *part)
         loss.update(step.loss, step.count)
         return step.prediction
 

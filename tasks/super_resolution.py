@@ -9,7 +9,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from nala_platform.errors import UserError
-from nala_platform.metrics import SuperResolutionScores
+from nala_platform.similarity import SuperResolutionScores
 
 from .base import ScheduleCallable, Step, Task
 from .tiles import upscale_tiled
@@ -31,10 +31,11 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"l1": l1, "charbonnier"
 
 
 class SuperResolutionTask(Task):
-    """Per-pixel loss; PSNR and SSIM on Y and on RGB, of each whole image, then averaged.
+    """Per-pixel loss; PSNR and SSIM on Y and on RGB, of each whole image, then averaged over each test set.
 
-    Batches hold ``image (B, 3, H, W)`` float32 in 0..1, ``target (B, 3, S H, S W)`` likewise, ``name``, and, where the
-    data asks for bounded memory, ``tile (B,)``: the edge of the squares that evaluation and prediction cut images into.
+    Batches hold ``image (B, 3, H, W)`` float32 in 0..1, ``target (B, 3, S H, S W)`` likewise, ``name``; where there are
+    several test sets, ``test_set (B,)``; where the data asks for bounded memory, ``tile (B,)``: the edge of the squares
+    that evaluation and prediction cut images into.
 
     Args:
         network: images to images ``S`` times as large, with ``scale`` S.
@@ -62,7 +63,9 @@ class SuperResolutionTask(Task):
     def step(self, batch: dict[str, Any]) -> Step:
         """Loss of one batch; see `Task.step`."""
         prediction, target = self._upscale(batch), batch["target"]
-        return Step(LOSSES[self.loss](prediction.float(), target), prediction, target, len(target))
+        return Step(
+            LOSSES[self.loss](prediction.float(), target), prediction, target, len(target), batch.get("test_set")
+        )
 
     def _upscale(self, batch: dict[str, Any]) -> Tensor:
         if self.training or "tile" not in batch:

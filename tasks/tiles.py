@@ -26,7 +26,7 @@ def upscale_tiled(network: Callable[[Tensor], Tensor], image_BCHW: Tensor, *, sc
         UserError: a tile that is not larger than two overlaps.
     """
     if tile <= 2 * OVERLAP:
-        raise UserError(f"data.tile is {tile}: it must be more than {2 * OVERLAP} pixels, two overlaps")
+        raise UserError(f"data.patch.tile is {tile}: it must be more than {2 * OVERLAP} pixels, two overlaps")
     batch, channels, height, width = image_BCHW.shape
     if height <= tile and width <= tile:
         return network(image_BCHW).float()

@@ -6,7 +6,7 @@ import torch
 from scipy.signal import convolve2d
 
 from nala_platform.errors import UserError
-from nala_platform.metrics import SuperResolutionScores, luma, structural_similarity
+from nala_platform.similarity import SuperResolutionScores, luma, structural_similarity
 
 
 def eight_bit(image):

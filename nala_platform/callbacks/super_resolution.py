@@ -14,8 +14,8 @@ from PIL import Image
 from torch import Tensor
 
 from nala_platform.callbacks.files import ImageFiles
-from nala_platform.metrics import SuperResolutionScores
 from nala_platform.runs import save_figure
+from nala_platform.similarity import SuperResolutionScores
 
 ERROR_RANGE = 48  # of 255; above it the error picture is white
 

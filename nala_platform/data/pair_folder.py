@@ -1,24 +1,29 @@
-"""Your own pictures for super-resolution: folders of large ones, with or without folders of small ones.
+"""Super-resolution from files: published data sets and test sets, and folders of your own.
 
 Shapes: H W pixels of the large picture, S scale, P edge of a patch in the small one.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
-from PIL import Image, UnidentifiedImageError
 from torch.utils.data import Dataset
 
 from nala_platform.data.base import DataModule, Mean, Split
 from nala_platform.data.image_file import read_image
+from nala_platform.data.layouts.super_resolution import LAYOUTS, find_test_sets
+from nala_platform.data.layouts.super_resolution_pairs import Files, Source, fault, pair_up, survey
 from nala_platform.data.loader import Sample
-from nala_platform.data.pairs import MEAN, STD, Pair, PairItems, Patch, Tiled, check_scale, cropped, pixels
-from nala_platform.data.pictures import SUFFIXES, PictureItems, pictures_under
-from nala_platform.errors import UserError
+from nala_platform.data.pairs import MEAN, STD, Pair, Patch, Views, cropped
+from nala_platform.data.problems import BadFileError, Excluded
+from nala_platform.data.upscale_baselines import bicubic_baseline
+from nala_platform.errors import UserError, look_up
+from nala_platform.similarity import WINDOW
 
-WINDOW = 11  # pixels; what the scores need beside the border
+SPLITS = ("train", "val", "test")
+MADE = "Pillow bicubic, antialiased, 8 bits"
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,10 @@ class Folders:
         val_hr: large pictures to choose the best checkpoint by; needed.
         test_hr: large pictures to score; ``None``: those of validation, and `protocol` says so.
         train_lr, val_lr, test_lr: the small ones; ``None``: made from the large ones.
+        layout: how ``data.root`` lies, a name in `LAYOUTS`; ``folders``: those named above are all there is. Beside a
+            published layout they take the place of its own.
+        test_sets: scored in place of ``test_hr``, each by itself; see `find_test_sets`.
+        baseline: ``bicubic`` has the bicubic enlargement scored on the test pictures too.
     """
 
     train_hr: str | None = None
@@ -38,33 +47,47 @@ class Folders:
     train_lr: str | None = None
     val_lr: str | None = None
     test_lr: str | None = None
+    layout: str = "folders"
+    test_sets: str | dict[str, str] = field(default_factory=dict)
+    baseline: Literal["none", "bicubic"] = "none"
 
+    def sources(self) -> dict[str, list[Source]]:
+        """Those of the splits that are given here."""
+        given: dict[str, list[Source]] = {}
+        for split in SPLITS:
+            large, small = self._folder(f"{split}_hr"), self._folder(f"{split}_lr")
+            if large is not None:
+                given[split] = [Source(large, small)]
+            elif small is not None:
+                raise UserError(f"data.folders.{split}_lr is {small}, but there is no {split}_hr: give both or neither")
+        if "test" in given and self.test_sets:
+            raise UserError("data.folders has test_hr and test_sets: give one of them")
+        return given
 
-class Files(NamedTuple):
-    """A large picture and the small one where there is one."""
-
-    name: str
-    large: Path
-    small: Path | None
+    def _folder(self, key: str) -> Path | None:
+        if getattr(self, key) is None:
+            return None
+        folder = Path(getattr(self, key)).expanduser()
+        if not folder.is_dir():
+            raise UserError(f"data.folders.{key}: folder {folder} does not exist")
+        return folder
 
 
 class PairFolderData(DataModule):
-    """Folders of large pictures; the small ones are made by Pillow's antialiased bicubic filter, or read.
+    """Large pictures and their small ones, which are read, or made by Pillow's antialiased bicubic filter.
 
-    Small ones are paired by their names below the folder, suffixes apart: to ``0001.png`` belong ``0001.png``,
-    ``0001x4.png``, ``0001_x4.png``, ``0001_LR.png`` or ``0001_LRx4.png`` (for S = 4); a large one's ``_HR`` is dropped.
-    Large pictures are cropped to multiples of S; a small one must have exactly 1/S of that size.
+    `pair_up` says how they are paired. Large pictures are cropped to multiples of S; a small one must have exactly 1/S
+    of that size. Order and patches follow the run's seed.
 
     Args:
-        folders: where the pictures are.
+        root: of a published layout.
+        folders: which layout, folders of your own, test sets.
         scale: S, 2, 3 or 4.
         patch: what training sees.
         batch_size: patches, of one process.
         num_workers: loader processes.
-        seed: of order and patches; None is the run's, ``seed_everything``.
-        tile: edge, in small pixels, of the squares that evaluation and prediction cut a picture into, to bound their
-            memory; ``None``: pictures go through as wholes.
         predict_path: a picture, or a folder of them, to be enlarged by ``predict``; ``None``: the small test pictures.
+        exclude: a file with the paths of pictures to leave out, relative to ``root`` where they are not absolute.
 
     Raises:
         UserError: folders or partners are missing, or sizes do not fit; found out now, from the files' headers.
@@ -75,78 +98,112 @@ class PairFolderData(DataModule):
 
     def __init__(
         self,
-        folders: Folders,
+        root: str | None = None,
+        folders: Folders = Folders(),
         scale: int = 2,
         patch: Patch = Patch(),  # noqa: B008 - frozen
         batch_size: int = 16,
         num_workers: int = 0,
-        seed: int | None = None,
-        tile: int | None = None,
         predict_path: str | None = None,
+        exclude: str | None = None,
     ) -> None:
         super().__init__(
-            batch_size=batch_size, eval_batch_size=1, predict_batch_size=1, num_workers=num_workers, seed=seed
+            batch_size=batch_size, eval_batch_size=1, predict_batch_size=1, num_workers=num_workers, seed=None
         )
-        check_scale(scale, tile)
-        self.scale, self.patch, self.tile, self.predict_path = scale, patch, tile, predict_path
-        self.has_test = folders.test_hr is not None
-        self.folders = folders
-        self.files: dict[str, list[Files]] = {
-            "train": pair_up("train", _needed("train", folders.train_hr), folders.train_lr, scale),
-            "val": pair_up("val", _needed("val", folders.val_hr), folders.val_lr, scale),
-        }
-        if folders.test_hr is not None:
-            self.files["test"] = pair_up("test", folders.test_hr, folders.test_lr, scale)
-        elif folders.test_lr is not None:
-            raise UserError(f"data.folders.test_lr is {folders.test_lr}, but there is no test_hr: give both or neither")
-        for split, files in self.files.items():
-            least = scale * patch.size if split == "train" else 2 * scale + WINDOW
-            _check_sizes(split, files, scale, least)
-        if predict_path is not None:
-            PictureItems(predict_path, pixels)  # found out now, not after the model has been built
+        self.views = Views(scale, patch, self.seed, predict_path)
+        self.root, self.folders, self.scale, self.patch = root, folders, scale, patch
+        self.crop = (scale * patch.size, scale * patch.size)
+        home = None if root is None else Path(root).expanduser()
+        if home is not None and not home.is_dir():
+            raise UserError(f"data.root: folder {home} does not exist")
+        layout = look_up(LAYOUTS, folders.layout, option="data.folders.layout")
+        self.sources = layout(home, scale) | folders.sources()
+        for split in ("train", "val"):
+            if split not in self.sources:
+                raise UserError(
+                    f"data.folders.{split}_hr is missing: give --data.folders.{split}_hr the folder of large pictures"
+                )
+        self.namings = {}
+        if folders.test_sets:
+            found = find_test_sets(folders.test_sets, scale)
+            self.namings = {name: naming for name, (naming, _) in found.items()}
+            self.sources["test"] = [source for _, source in found.values()]
+        self.has_test = "test" in self.sources
+        self.excluded = Excluded(exclude, home or Path())
+        self.files, self.deep = self._list()
+
+    def _list(self) -> tuple[dict[str, list[Files]], dict[str, dict[str, int]]]:
+        files, deep = {}, {}
+        for split, sources in self.sources.items():
+            pairs = [pair_up(source, self.scale, self.excluded) for source in sources]
+            if split == "test" and self.namings:
+                pairs = [[pair._replace(part=part) for pair in found] for part, found in enumerate(pairs)]
+            files[split], deep[split] = survey(split, list(chain(*pairs)), self.scale, self._least(split))
+        return files, deep
+
+    @property
+    def test_sets(self) -> tuple[str, ...]:
+        """Names of the test sets, in the order of ``test_set`` in a sample; none where the test is one folder."""
+        return tuple(self.namings)
 
     def items(self, split: Split) -> Dataset[Sample]:
         """See `DataModule.items`."""
-        items = self._items(split)
-        return items if self.tile is None or split == "train" else Tiled(items, self.tile)
+        reader = self._reader(split)
+        return self.views.items(split, reader, len(reader.files))
 
     def whole(self, split: Split) -> Dataset[Sample]:
         """See `DataModule.whole`."""
-        if split != "train":
-            return self._items(split)
-        files = self.files["train"]
-        return PairItems(Reader(files, self.scale), len(files), scale=self.scale)
+        reader = self._reader(split)
+        return self.views.whole(reader, len(reader.files))
 
-    def _items(self, split: Split) -> Dataset[Sample]:
-        if split == "predict" and self.predict_path is not None:
-            return PictureItems(self.predict_path, pixels)
-        files = self.files["train" if split == "train" else self._test() if split != "val" else "val"]
-        return PairItems(
-            Reader(files, self.scale),
-            len(files),
-            scale=self.scale,
-            patch=self.patch if split == "train" else None,
-            seed=self.seed,
-            labelled=split != "predict",
-        )
+    def _reader(self, split: Split) -> "Reader":
+        name = split if split in ("train", "val") else self._test()
+        return Reader(name, self.files[name], self.scale, self._least(name))
+
+    def _least(self, split: str) -> int:
+        return self.scale * self.patch.size if split == "train" else 2 * self.scale + WINDOW
 
     def protocol(self) -> dict[str, Any]:
         """See `DataModule.protocol`."""
-        given = self.folders.test_lr if self.has_test else self.folders.val_lr
+        folders = {key: value for key, value in vars(self.folders).items() if value and key != "baseline"}
+        sources = {split: [_origin(source) for source in sources] for split, sources in self.sources.items()}
+        scored = sources[self._test()]
         return {
-            "data": "folders of pictures",
-            "folders": {key: value for key, value in vars(self.folders).items() if value is not None},
+            "data": "folders of pictures" if self.root is None else self.folders.layout,
+            "root": self.root,
+            "folders": folders,
             "test split": "test" if self.has_test else "val (there is no test_hr)",
             "images": {split: len(files) for split, files in self.files.items()},
-            "scale": self.scale,
-            "low resolution": "read from files" if given else "Pillow bicubic, antialiased, 8 bits",
-            "cropping": "large pictures to multiples of the scale",
-            "inference": "whole pictures" if self.tile is None else f"tiles of {self.tile} low-resolution pixels",
+            "test sets": self._sets(),
+            "low resolution": scored[0] if len({*scored}) == 1 else "see test sets",
+            "low resolution in training": " and ".join(dict.fromkeys(sources["train"])),
+            "cropping": "large pictures to multiples of the scale, at the right and the lower border",
+            "bits": self.deep[self._test()] or "8; transparency over white, grey as three equal channels",
+            **self.views.protocol(),
         }
 
+    def _sets(self) -> dict[str, dict[str, Any]]:
+        found = {}
+        for part, (name, naming) in enumerate(self.namings.items()):
+            source = self.sources["test"][part]
+            images = sum(pair.part == part for pair in self.files["test"])
+            found[name] = {
+                "images": images,
+                "naming": naming,
+                "folder": str(source.large),
+                "low resolution": _origin(source),
+            }
+        return found
+
     def baselines(self) -> dict[str, dict[str, float]]:
-        """None: they would need a pass over all pictures."""
-        return {}
+        """What ``folders.baseline`` names; it takes a pass over all test pictures."""
+        if self.folders.baseline == "none":
+            return {}
+        return {"bicubic": bicubic_baseline(self._pairs(), self.scale, self.test_sets)}
+
+    def _pairs(self) -> Iterator[Pair]:
+        reader = self._reader("test")
+        return (reader(index) for index in range(len(reader.files)))
 
     def _test(self) -> str:
         return "test" if self.has_test else "val"
@@ -155,113 +212,23 @@ class PairFolderData(DataModule):
 class Reader:
     """Reads the i-th pair; the sizes are checked once more, against what the files hold."""
 
-    def __init__(self, files: list[Files], scale: int) -> None:
-        self.files, self.scale = files, scale
+    def __init__(self, split: str, files: list[Files], scale: int, least: int) -> None:
+        self.split, self.files, self.scale, self.least = split, files, scale, least
 
     def __call__(self, index: int) -> Pair:
-        """The pair, the large picture cropped to multiples of the scale."""
-        name, large_path, small_path = self.files[index]
-        large = cropped(read_image(large_path), self.scale)
-        if small_path is None:
-            return Pair(name, large)
-        small = read_image(small_path)
-        if (small.width * self.scale, small.height * self.scale) != large.size:
-            raise _mismatch(large_path, large.size, small_path, small.size, self.scale)
-        return Pair(name, large, small)
+        """The pair, the large picture cropped to multiples of the scale.
+
+        Raises:
+            BadFileError: a file cannot be read, or a size does not fit.
+        """
+        files = self.files[index]
+        large = read_image(files.large)
+        small = None if files.small is None else read_image(files.small)
+        problem = fault(files, large.size, small.size if small else None, self.scale, self.least, self.split)
+        if problem is not None:
+            raise BadFileError(problem)
+        return Pair(files.name, cropped(large, self.scale), small, files.part)
 
 
-def pair_up(split: str, large_folder: str, small_folder: str | None, scale: int) -> list[Files]:
-    """The large pictures of a folder with their small ones, sorted by name.
-
-    Raises:
-        UserError: a folder that is missing or empty, or pictures without a partner.
-    """
-    large = _by_stem(split, "hr", large_folder)
-    if small_folder is None:
-        return [
-            Files(path.relative_to(Path(large_folder).expanduser()).as_posix(), path, None) for path in large.values()
-        ]
-    small = _by_stem(split, "lr", small_folder)
-    partner = {stem: next((name for name in _small_names(stem, scale) if name in small), None) for stem in large}
-    lonely = sorted(stem for stem, name in partner.items() if name is None)
-    if lonely:
-        raise UserError(
-            f"data.folders.{split}_lr: {len(lonely)} of {len(large)} pictures in {large_folder} have no partner in "
-            f"{small_folder} ({', '.join(lonely[:5])}): it would be called {lonely[0]} or {lonely[0]}x{scale}"
-        )
-    strange = sorted(small.keys() - set(partner.values()))
-    if strange:
-        raise UserError(
-            f"data.folders.{split}_hr: {len(strange)} of {len(small)} pictures in {small_folder} have no partner in "
-            f"{large_folder} ({', '.join(strange[:5])}): add them or delete these"
-        )
-    root = Path(large_folder).expanduser()
-    return [Files(path.relative_to(root).as_posix(), path, small[str(partner[stem])]) for stem, path in large.items()]
-
-
-def _needed(split: str, folder: str | None) -> str:
-    if folder is None:
-        raise UserError(
-            f"data.folders.{split}_hr is missing: give --data.folders.{split}_hr the folder of large pictures"
-        )
-    return folder
-
-
-def _small_names(stem: str, scale: int) -> list[str]:
-    base = stem.removesuffix("_HR")
-    ends = ("", f"x{scale}", f"_x{scale}", "_LR", f"_LRx{scale}", f"_LR_x{scale}")
-    return list(dict.fromkeys([stem, *(base + end for end in ends)]))
-
-
-def _by_stem(split: str, kind: str, folder: str) -> dict[str, Path]:
-    root = Path(folder).expanduser()
-    if not root.is_dir():
-        raise UserError(f"data.folders.{split}_{kind}: folder {root} does not exist")
-    found: dict[str, Path] = {}
-    for path in pictures_under(root):
-        stem = path.relative_to(root).with_suffix("").as_posix()
-        if stem in found:
-            raise UserError(
-                f"{root}: {found[stem].name} and {path.name} have the same name but for the suffix: keep one"
-            )
-        found[stem] = path
-    if not found:
-        raise UserError(f"data.folders.{split}_{kind}: {root} holds no picture ({' '.join(SUFFIXES)})")
-    return found
-
-
-def _check_sizes(split: str, files: Iterable[Files], scale: int, least: int) -> None:
-    for _, large, small in files:
-        width, height = _size(large)
-        if min(width, height) < least:
-            what = f"x{scale} patches of {least // scale} pixels need" if split == "train" else "the scores need"
-            mend = "lower --data.patch.size or take it out" if split == "train" else "take it out"
-            raise UserError(f"{large} (split {split}) is {width}x{height}, but {what} {least}x{least} or more: {mend}")
-        whole = (width // scale * scale, height // scale * scale)
-        if small is not None and tuple(scale * edge for edge in _size(small)) != whole:
-            raise _mismatch(large, (width, height), small, _size(small), scale, split)
-
-
-def _mismatch(
-    large: Path, large_size: tuple[int, ...], small: Path, small_size: tuple[int, ...], scale: int, split: str = ""
-) -> UserError:
-    place = f" (split {split})" if split else ""
-    has, wanted = _text(large_size), _text(tuple(edge // scale for edge in large_size))
-    return UserError(
-        f"{small}{place} is {_text(small_size)}, but 1/{scale} of {large}, {has}, is {wanted} (width x height): set "
-        "--data.scale, or pair the right folders"
-    )
-
-
-def _text(size: tuple[int, ...]) -> str:
-    return "x".join(map(str, size))
-
-
-def _size(path: Path) -> tuple[int, int]:
-    """Width and height, upright, from the file's header."""
-    try:
-        with Image.open(path) as image:
-            turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
-            return (image.height, image.width) if turned else image.size
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError):
-        return read_image(path).size  # which says what is wrong with it
+def _origin(source: Source) -> str:
+    return MADE if source.small is None else "read from files"

@@ -14,8 +14,7 @@ from torch.utils.data import Dataset
 
 from nala_platform.data.base import DataModule, Mean, Split
 from nala_platform.data.loader import Sample
-from nala_platform.data.pairs import MEAN, STD, Pair, PairItems, Patch, Tiled, check_scale, cropped, pixels
-from nala_platform.data.pictures import PictureItems
+from nala_platform.data.pairs import MEAN, STD, Pair, Patch, Views, cropped
 from nala_platform.data.samples import Part
 from nala_platform.data.upscale_baselines import upscale_baselines
 from nala_platform.errors import UserError
@@ -73,8 +72,6 @@ class PhotosData(DataModule):
         batch_size: patches, of one process.
         num_workers: loader processes.
         seed: of order and patches; None is the run's, ``seed_everything``.
-        tile: edge, in small pixels, of the squares that evaluation and prediction cut a picture into, to bound their
-            memory; ``None``: pictures go through as wholes.
         predict_path: a picture, or a folder of them, to be enlarged by ``predict``; ``None``: the small test pictures.
     """
 
@@ -88,14 +85,13 @@ class PhotosData(DataModule):
         batch_size: int = 8,
         num_workers: int = 0,
         seed: int | None = None,
-        tile: int | None = None,
         predict_path: str | None = None,
     ) -> None:
         super().__init__(
             batch_size=batch_size, eval_batch_size=1, predict_batch_size=1, num_workers=num_workers, seed=seed
         )
-        check_scale(scale, tile)
-        self.scale, self.patch, self.tile, self.predict_path = scale, patch, tile, predict_path
+        self.scale, self.patch = scale, patch
+        self.views = Views(scale, patch, self.seed, predict_path)
         least, name = min((min(image.shape[:2]), name) for name, image in photos()["train"].items())
         if patch.size > least // scale:
             raise UserError(
@@ -105,22 +101,9 @@ class PhotosData(DataModule):
 
     def items(self, split: Split) -> Dataset[Sample]:
         """See `DataModule.items`."""
-        items = self._items(split)
-        return items if self.tile is None or split == "train" else Tiled(items, self.tile)
-
-    def _items(self, split: Split) -> Dataset[Sample]:
-        if split == "predict" and self.predict_path is not None:
-            return PictureItems(self.predict_path, pixels)
         part: Part = "test" if split == "predict" else split
         pairs = [Pair(name, Image.fromarray(image)) for name, image in photos()[part].items()]
-        return PairItems(
-            pairs.__getitem__,
-            len(pairs),
-            scale=self.scale,
-            patch=self.patch if split == "train" else None,
-            seed=self.seed,
-            labelled=split != "predict",
-        )
+        return self.views.items(split, pairs.__getitem__, len(pairs))
 
     def protocol(self) -> dict[str, Any]:
         """See `DataModule.protocol`."""
@@ -128,9 +111,8 @@ class PhotosData(DataModule):
             "data": "photos",
             "source": "scikit-image and scikit-learn's bundled photographs",
             "split": {part: list(files) for part, files in FILES.items()},
-            "scale": self.scale,
             "low resolution": "Pillow bicubic, antialiased, 8 bits; pictures cropped to multiples of the scale",
-            "inference": "whole pictures" if self.tile is None else f"tiles of {self.tile} low-resolution pixels",
+            **self.views.protocol(),
         }
 
     def baselines(self) -> dict[str, dict[str, float]]:

@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 from threadpoolctl import threadpool_limits
 
-from nala_platform.data.pairs import pixels, shrunk
-from nala_platform.metrics import SuperResolutionScores
+from nala_platform.data.pairs import Pair, pixels, shrunk
+from nala_platform.similarity import SuperResolutionScores
 
 REACH = 3  # pixels each way that the linear filter sees: 7x7
 
@@ -35,6 +35,22 @@ def upscale_baselines(
         for name, prediction in (("bicubic", enlarged), ("linear 7x7 filter", filtered)):
             scores[name].update(prediction[None], pixels(large)[None])
     return {name: {key: float(value) for key, value in score.compute().items()} for name, score in scores.items()}
+
+
+def bicubic_baseline(pairs: Iterable[Pair], scale: int, sets: tuple[str, ...] = ()) -> dict[str, float]:
+    """Scores of Pillow's bicubic enlargement of the small pictures, read or made, in 8 bits.
+
+    Args:
+        pairs: large pictures cropped to multiples of S.
+        scale: S.
+        sets: names of the test sets that the pairs are of, if of several; see `SuperResolutionScores`.
+    """
+    scores = SuperResolutionScores(scale, alone=True)
+    scores.divide(sets)
+    for _, large, small, part in pairs:
+        enlarged = (small or shrunk(large, scale)).resize(large.size, Image.Resampling.BICUBIC)
+        scores.update(pixels(enlarged)[None], pixels(large)[None], None if part is None else torch.tensor([part]))
+    return {key: float(value) for key, value in scores.compute().items()}
 
 
 def fit_filter(train: Iterable[Image.Image], scale: int) -> np.ndarray:

@@ -1,5 +1,7 @@
 """Folders of pictures for super-resolution: what fits together, and what is said when it does not."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -34,7 +36,7 @@ def with_small(folders, root, scale, name="{stem}x{scale}", **changes):
 
 def refused(folders, *texts, **options):
     with pytest.raises(UserError) as caught:
-        data = PairFolderData(folders, patch=SMALL, **options)
+        data = PairFolderData(folders=folders, patch=SMALL, **options)
         list(data.val_dataloader())
     assert "\n" not in str(caught.value)
     for text in texts:
@@ -44,7 +46,7 @@ def refused(folders, *texts, **options):
 @pytest.mark.parametrize("scale", [2, 3, 4])
 def test_small_pictures_are_made_and_large_ones_cropped(folders, scale):
     """U4."""
-    data = PairFolderData(folders, scale=scale, patch=SMALL, batch_size=3)
+    data = PairFolderData(folders=folders, scale=scale, patch=SMALL, batch_size=3)
     first, second = data.val_dataloader()
     assert first["name"] == ["0000.png"] and second["name"] == ["0001.png"]
     assert first["image"].shape == (1, 3, 61 // scale, 83 // scale)
@@ -59,8 +61,8 @@ def test_small_pictures_are_made_and_large_ones_cropped(folders, scale):
 @pytest.mark.parametrize("name", ["{stem}", "{stem}x{scale}", "{stem}_x{scale}", "{stem}_LR", "{stem}_LRx{scale}"])
 @pytest.mark.parametrize("scale", [2, 4])
 def test_small_pictures_are_found_under_the_names_that_people_give_them(folders, tmp_path, name, scale):
-    paired = PairFolderData(with_small(folders, tmp_path, scale, name), scale=scale, patch=SMALL)
-    made = PairFolderData(folders, scale=scale, patch=SMALL)
+    paired = PairFolderData(folders=with_small(folders, tmp_path, scale, name), scale=scale, patch=SMALL)
+    made = PairFolderData(folders=folders, scale=scale, patch=SMALL)
     for one, other in zip(paired.val_dataloader(), made.val_dataloader(), strict=True):
         assert torch.equal(one["image"], other["image"]) and torch.equal(one["target"], other["target"])
     assert "files" in paired.protocol()["low resolution"]
@@ -72,22 +74,27 @@ def test_hr_in_the_name_of_a_large_picture_is_dropped(tmp_path, save, noise):
     small = shrunk(Image.fromarray(large), 2)
     save(np.asarray(small), tmp_path / "little" / "img_001_LR.png")
     big = str(tmp_path / "big")
-    [batch] = PairFolderData(Folders(big, big, val_lr=str(tmp_path / "little")), patch=SMALL).val_dataloader()
+    [batch] = PairFolderData(folders=Folders(big, big, val_lr=str(tmp_path / "little")), patch=SMALL).val_dataloader()
     assert batch["image"].shape == (1, 3, 20, 24)
 
 
 def test_missing_partners_are_counted_and_named(folders, tmp_path):
     paired = with_small(folders, tmp_path, 2)
     (tmp_path / "small" / "0000x2.png").unlink()
-    refused(paired, "data.folders.val_lr: 1 of 2", folders.val_hr, tmp_path / "small", "(0000)", "0000x2")
+    refused(paired, f"{folders.val_hr}/0000.png: has no small picture in {tmp_path / 'small'}", "0000 or 0000x2")
     with_small(folders, tmp_path, 2)
     (tmp_path / "val" / "0001.png").unlink()
-    refused(paired, "data.folders.val_hr: 1 of 2", "(0001x2)")
+    refused(paired, f"{tmp_path / 'small' / '0001x2.png'}: has no large picture in {folders.val_hr}")
+    (tmp_path / "small" / "0001x2.png").rename(tmp_path / "small" / "zero.png")
+    (tmp_path / "small" / "0000x2.png").rename(tmp_path / "small" / "one.png")
+    refused(
+        paired, "3 files", "val/0000.png: has no", "small/one.png: has no", "small/zero.png: has no", "--data.exclude"
+    )
 
 
 def test_small_pictures_of_another_scale_are_named(folders, tmp_path):
     paired = with_small(folders, tmp_path, 4, "{stem}")
-    refused(paired, "0000.png (split val) is 20x15, but 1/2 of", "83x61, is 41x30", "--data.scale", scale=2)
+    refused(paired, "0000.png: is 20x15 (split val), but 1/2 of", "83x61, is 41x30", "--data.scale", scale=2)
 
 
 def test_a_patch_larger_than_a_picture_is_named_with_split_path_and_sizes(folders, tmp_path, save, noise):
@@ -103,8 +110,8 @@ def test_a_picture_too_small_to_score_is_named(folders, tmp_path, save, noise):
 def test_missing_and_empty_folders_are_named(folders, tmp_path):
     refused(Folders(folders.train_hr, str(tmp_path / "nowhere")), "data.folders.val_hr", "nowhere does not exist")
     (tmp_path / "bare").mkdir()
-    refused(Folders(str(tmp_path / "bare"), folders.val_hr), "data.folders.train_hr", "holds no picture")
-    refused(Folders(**{**vars(folders), "test_lr": "x"}), "there is no test_hr")
+    refused(Folders(str(tmp_path / "bare"), folders.val_hr), tmp_path / "bare", "holds no picture")
+    refused(Folders(**{**vars(folders), "test_lr": folders.val_hr}), "there is no test_hr")
     refused(Folders(), "data.folders.train_hr is missing")
 
 
@@ -121,16 +128,20 @@ def test_grey_rotated_and_deep_files_are_read(folders, tmp_path, save, noise):
     exif[0x0112] = 6
     save(noise(40, 60), tmp_path / "val" / "turned.jpg", exif=exif)
     save(noise(40, 60)[..., 0], tmp_path / "val" / "grey.png")
-    shapes = {b["name"][0]: b["target"].shape[-2:] for b in PairFolderData(folders, patch=SMALL).val_dataloader()}
+    shapes = {
+        b["name"][0]: b["target"].shape[-2:] for b in PairFolderData(folders=folders, patch=SMALL).val_dataloader()
+    }
     assert shapes["turned.jpg"] == (60, 40) and shapes["grey.png"] == (40, 60)
 
 
 def test_prediction_takes_any_picture(folders, tmp_path, save, noise):
     save(noise(7, 5), tmp_path / "new" / "deep" / "a.png")
-    data = PairFolderData(folders, patch=SMALL, predict_path=str(tmp_path / "new"))
+    data = PairFolderData(folders=folders, patch=SMALL, predict_path=str(tmp_path / "new"))
     [batch] = data.predict_dataloader()
     assert batch["image"].shape == (1, 3, 7, 5) and batch["name"] == ["deep/a.png"]
-    data = PairFolderData(folders, patch=SMALL, batch_size=2, tile=40, predict_path=str(tmp_path / "new"))
+    data = PairFolderData(
+        folders=folders, patch=replace(SMALL, tile=40), batch_size=2, predict_path=str(tmp_path / "new")
+    )
     assert [batch["tile"].tolist() for batch in data.predict_dataloader()] == [[40]]
     assert "tile" not in next(iter(data.train_dataloader()))
     refused(folders, "nowhere does not exist", predict_path=str(tmp_path / "nowhere"))

@@ -121,7 +121,7 @@ def test_the_embedded_parts_are_disjoint_and_whole():
 
 
 def test_batches_have_the_agreed_form(tmp_path, save):
-    data = PhotosData(scale=4, patch=Patch(size=8, repeats=1), batch_size=4, tile=64)
+    data = PhotosData(scale=4, patch=Patch(size=8, repeats=1, tile=64), batch_size=4)
     batch = next(iter(data.train_dataloader()))
     assert set(batch) == {"image", "target", "name"}
     assert batch["image"].shape == (4, 3, 8, 8) and batch["target"].shape == (4, 3, 32, 32)
@@ -130,7 +130,7 @@ def test_batches_have_the_agreed_form(tmp_path, save):
     assert whole["name"] == ["china"] and whole["tile"].tolist() == [64]
     assert set(next(iter(data.predict_dataloader()))) == {"image", "name", "tile"}
     save(np.zeros((9, 9, 3), np.uint8), tmp_path / "new.png")
-    [new] = PhotosData(tile=64, predict_path=str(tmp_path / "new.png")).predict_dataloader()
+    [new] = PhotosData(patch=Patch(tile=64), predict_path=str(tmp_path / "new.png")).predict_dataloader()
     assert new["tile"].tolist() == [64] and new["image"].shape == (1, 3, 9, 9)
     assert "64" in data.protocol()["inference"] and data.protocol()["scale"] == 4
 
@@ -158,7 +158,6 @@ def test_the_filter_finds_weights_that_made_the_picture(noise):
     ("options", "message"),
     [
         ({"scale": 1}, "data.scale is 1"),
-        ({"tile": 32}, "data.tile is 32: it must be 33"),
         ({"patch": Patch(size=200)}, "data.patch.size is 200, but x2 patches of the embedded coins have at most 151"),
     ],
 )
@@ -167,3 +166,5 @@ def test_settings_that_do_not_fit_are_named(options, message):
         PhotosData(**options)
     with pytest.raises(UserError, match=r"data\.patch\.size is 0"):
         Patch(size=0)
+    with pytest.raises(UserError, match=r"data\.patch\.tile is 32: it must be 33"):
+        Patch(tile=32)

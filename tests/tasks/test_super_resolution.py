@@ -10,8 +10,8 @@ from nala_platform.tasks.tiles import OVERLAP, upscale_tiled, windows
 from torch import Tensor, nn
 
 from nala_platform.errors import UserError
-from nala_platform.metrics import SuperResolutionScores
 from nala_platform.optim import WarmupCosine
+from nala_platform.similarity import SuperResolutionScores
 
 
 class Local(nn.Module):
@@ -121,7 +121,7 @@ def test_tiled_inference_of_the_upscaler_stays_near_the_whole():
     [
         (lambda: task(Local(), loss="l3"), "model.loss is 'l3'"),
         (lambda: task(nn.Identity()), "Identity has no integer 'scale'"),
-        (lambda: upscale_tiled(Local(), torch.zeros(1, 3, 90, 90), scale=2, tile=32), "data.tile is 32"),
+        (lambda: upscale_tiled(Local(), torch.zeros(1, 3, 90, 90), scale=2, tile=32), "data.patch.tile is 32"),
     ],
 )
 def test_bad_settings_are_refused(make, message: str):
