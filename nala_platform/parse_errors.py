@@ -10,7 +10,7 @@ import inspect
 import re
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from jsonargparse import ArgumentParser
@@ -40,7 +40,7 @@ def explain(message: str, words: list[str]) -> str:
     if re.search(r"required: \w+\.model", message):
         return "nothing says what to train: add --task NAME (nala tasks lists them), or a --config with model and data"
     outer: list[str] = _PARSER_KEY.findall(message)
-    nested = _NESTED.search(message)
+    nested = next(reversed(list(_NESTED.finditer(message))), None)  # the outermost has the whole path
     if found := _GROUP.search(message):
         return _unknown(".".join((*outer[1:], *found.groups())), words)
     for pattern in _UNKNOWN:
@@ -117,8 +117,8 @@ def keys_under(parent: str, words: list[str]) -> list[str]:
     # a group of settings, such as data.augment: a dataclass in the signature of the class above it
     owner = _target(_typed(".".join(path[:-1]), words) or _configured(path[:-1], words))
     entry = inspect.signature(owner).parameters.get(path[-1]) if owner else None
-    kind = entry.annotation if entry else None
-    return [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
+    kinds = (entry.annotation, *get_args(entry.annotation)) if entry else ()  # itself, or one of X | None
+    return [field.name for kind in kinds if dataclasses.is_dataclass(kind) for field in dataclasses.fields(kind)]
 
 
 def _typed(key: str, words: list[str]) -> str | None:

@@ -138,7 +138,7 @@ class DataModule(LightningDataModule, ABC):
         return self._in_order("predict", self.predict_batch_size, all_share=False)
 
     def _in_order(self, split: Split, batch_size: int, all_share: bool = True) -> Loader:
-        items = Guarded(self.items(split), mend=COUNTS)
+        items = Guarded(self.items(split), mend="" if split == "predict" else COUNTS)
         return self._loader(items, EvalOrder(len(items), all_share=all_share, **self._share()), batch_size)
 
     def _share(self) -> dict[str, int]:
