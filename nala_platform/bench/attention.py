@@ -7,15 +7,16 @@ from pathlib import Path
 
 from nala_platform.arguments import Arguments, positive, seconds
 from nala_platform.bench.attention_plot import draw
-from nala_platform.bench.attention_report import Row, compared, print_tables, write
+from nala_platform.bench.attention_report import Row, compared, print_tables
 from nala_platform.bench.contestants import DTYPES, QUADRATIC, Case, Setting, contestants, kernel
 from nala_platform.bench.machine import check_device, copy_speed, describe, waiter
+from nala_platform.bench.output import ready, write_csv
 from nala_platform.bench.peak import Failed, allocated_growth, free_bytes, preload, readable, resident_growth
 from nala_platform.bench.turns import said, take_turns
 from nala_platform.errors import UserError, look_up
 
 PASSES = {False: "forward", True: "forward+backward"}
-_SMALL = 64  # tokens: enough to load the code
+_SMALL = (64, 96)  # tokens: enough to load the code, and what is compiled sees that they vary
 _WHAT = """\
 Time and peak memory of one attention, contestants taking turns: nala/<backend>, the other mechanisms, softmax (torch's
 fused kernel), softmax-materialised (the same with the N x N scores in memory), and floor: NaLa's two matrix products
@@ -34,6 +35,7 @@ def main(words: list[str]) -> None:
     look_up(DTYPES, options.dtype, option="--dtype")
     device = check_device(options.device)
     names = contestants(options.mechanisms, options.backends or _fast_backends())
+    ready(options.output)
     setting = Setting(
         options.batch, options.heads, options.head_dim, options.dtype, device, options.causal, options.rope
     )
@@ -45,7 +47,8 @@ def main(words: list[str]) -> None:
     for found in _measured(names, setting, options):
         rows += found
         if options.output is not None:
-            write(compared(rows, copied), options.output, machine, _told(setting))  # so far: it may be interrupted
+            so_far = compared(rows, copied)  # it may be interrupted
+            write_csv(options.output / "attention.csv", [machine, _told(setting)], Row._fields, so_far)
     if not any(row.ms for row in rows):
         raise UserError(f"nothing could be measured: {rows[0].contestant}: {rows[0].note}")
     rows = compared(rows, copied)
@@ -133,7 +136,7 @@ def _with_memory(row: Row, case: Case) -> Row:
         if case.setting.device == "cuda":
             peak = allocated_growth(case.prepare)
         else:
-            peak = resident_growth(case.prepare, case._replace(length=min(case.length, _SMALL)).prepare)
+            peak = resident_growth(case.prepare, *(case._replace(length=length).prepare for length in _SMALL))
         return row._replace(peak_mb=peak.grown / 1e6)
     except (Failed, MemoryError, RuntimeError) as error:
         return row._replace(note=f"no memory figure: {said(error)}")

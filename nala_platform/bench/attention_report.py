@@ -1,17 +1,13 @@
 """The rows of ``nala bench attention``: what is compared with what, as a table and as files."""
 
-import csv
-import io
-from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 
 from nala_platform.bench.contestants import FLOOR, PLAIN, SOFTMAX, Case
 from nala_platform.bench.growth import exponent
-from nala_platform.runs import write_atomic
+from nala_platform.bench.output import cell, columns, show
 
 FAR = 4096
 """Tokens from which on the second exponent is taken: below it, fixed costs flatten the line."""
@@ -83,33 +79,21 @@ def _exponent(rows: list[Row]) -> float | None:
 
 def print_tables(rows: list[Row]) -> None:
     """One table a pass, and the exponents of all."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=150)
     for which in dict.fromkeys(row.which for row in rows):
-        console.print(_table([row for row in rows if row.which == which]))
+        show(_table([row for row in rows if row.which == which]))
     grown = {(row.which, row.contestant): row for row in rows if row.exponent is not None}
     if grown:
-        table = _columns("time grows as N to the power", ["pass", "contestant"], ["all lengths", f"from {FAR} on"])
+        table = columns("time grows as N to the power", ["pass", "contestant"], ["all lengths", f"from {FAR} on"])
         for (which, name), row in grown.items():
-            table.add_row(which, name, _cell(row.exponent, 2), _cell(row.exponent_far, 2))
-        console.print(table)
-
-
-def _columns(title: str, words: list[str], numbers: list[str]) -> Table:
-    table = Table(title=title, title_justify="left")
-    for name in words:
-        table.add_column(name)
-    for name in numbers:
-        table.add_column(name, justify="right")
-    return table
+            table.add_row(which, name, cell(row.exponent, 2), cell(row.exponent_far, 2))
+        show(table)
 
 
 def _table(rows: list[Row]) -> Table:
     most = max(row.samples for row in rows)
     numbers = ["ms", "plain / this", "softmax / this", "this / floor", "peak MB", "of plain's", "GB/s", "of copy's"]
     title = f"{rows[0].which}: medians of {most} samples taken in turns; peak: beside the inputs"
-    table = _columns(title, ["N", "contestant"], numbers)
+    table = columns(title, ["N", "contestant"], numbers)
     if any(row.note or row.samples < most for row in rows):
         table.add_column("")
     last = rows[0].length
@@ -119,26 +103,10 @@ def _table(rows: list[Row]) -> Table:
             last = row.length
         fewer = f"{row.samples} samples " if 0 < row.samples < most else ""
         figures = (
-            *(_cell(row.ms, 3), _cell(row.plain_over_this, 2), _cell(row.softmax_over_this, 2)),
-            *(_cell(row.this_over_floor, 2), _cell(row.peak_mb, 1), _cell(row.peak_over_plain, 2)),
-            *(_cell(row.gb_per_s, 2), _cell(row.share_of_copy, 3)),
+            *(cell(row.ms, 3), cell(row.plain_over_this, 2), cell(row.softmax_over_this, 2)),
+            *(cell(row.this_over_floor, 2), cell(row.peak_mb, 1), cell(row.peak_over_plain, 2)),
+            *(cell(row.gb_per_s, 2), cell(row.share_of_copy, 3)),
         )
         notes = [fewer + row.note] if table.columns[-1].header == "" else []
         table.add_row(str(row.length), row.contestant, *figures, *notes)
     return table
-
-
-def _cell(value: float | None, digits: int) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
-
-
-def write(rows: list[Row], folder: Path, machine: str, about: str) -> None:
-    """Write ``attention.csv`` (comments first: machine and setting) into ``folder``."""
-    text = io.StringIO()
-    text.write(f"# {machine}\n# {about}\n")
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(Row._fields)
-    for row in rows:
-        table.writerow(f"{value:.6g}" if isinstance(value, float) else value for value in row)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / "attention.csv", text.getvalue())

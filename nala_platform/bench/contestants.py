@@ -62,8 +62,10 @@ class Case(NamedTuple):
         """About what a run needs beside its inputs; rather too much than too little."""
         setting, index = self.setting, int(self.is_training)
         vectors = setting.batch * setting.heads * self.length * max(4, DTYPES[setting.dtype].itemsize)
-        if self.contestant in _SCORES:
-            return _SCORES[self.contestant][index] * vectors * self.length
+        is_math = self.contestant == SOFTMAX and kernel(setting, self.length) == "math"  # torch has no fused one there
+        name = MATERIALISED if is_math else self.contestant
+        if name in _SCORES:
+            return _SCORES[name][index] * vectors * self.length
         return _FEATURES[index] * vectors * 2 * setting.head_dim
 
     def bytes_moved(self) -> int:

@@ -1,18 +1,15 @@
 """The rows of ``nala bench memory``: compared, as a table, a CSV file and a picture."""
 
-import csv
-import io
 from pathlib import Path
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from rich.console import Console
-from rich.table import Table
 
 from nala_platform.bench.attention_plot import GREY, against_tokens
 from nala_platform.bench.contestants import MATERIALISED, SOFTMAX
-from nala_platform.runs import save_figure, write_atomic
+from nala_platform.bench.output import columns, show
+from nala_platform.runs import save_figure
 
 MEASURED, EXTRAPOLATED, SKIPPED = "measured", "extrapolated", "skipped"
 PUBLISHED, PUBLISHED_TOKENS = 92.3, 70_000
@@ -54,14 +51,8 @@ def _less(mine: float | None, theirs: float | None) -> float | None:
 
 def print_table(rows: list[Row]) -> None:
     """All rows, then ours beside the published figure."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=150)
-    table = Table(title="peak memory; ~ is extrapolated, not measured", title_justify="left")
-    for name in ("", "tokens", "attention"):
-        table.add_column(name)
-    for name in ("peak MB", "less than materialised", "less than fused"):
-        table.add_column(name, justify="right")
+    titles = ("peak MB", "less than materialised", "less than fused")
+    table = columns("peak memory; ~ is extrapolated, not measured", ("", "tokens", "attention"), titles)
     table.add_column("")
     ordered = sorted(rows, key=lambda row: (row.which != rows[0].which, row.tokens))
     for before, row in zip([None, *ordered], ordered, strict=False):
@@ -71,7 +62,7 @@ def print_table(rows: list[Row]) -> None:
         less = [_per_cent(row.less_than_materialised), _per_cent(row.less_than_fused)]
         note = "" if row.status == MEASURED else f"{row.status} {row.note}"
         table.add_row(row.which, str(row.tokens), row.contestant, peak, *less, note)
-    console.print(table)
+    show(table)
     for line in beside_published(rows):
         print(line)
 
@@ -95,18 +86,6 @@ def beside_published(rows: list[Row]) -> list[str]:
             f"its scores in memory ({how}); published: {PUBLISHED} % at {PUBLISHED_TOKENS // 1000}k tokens"
         )
     return lines
-
-
-def write(rows: list[Row], folder: Path, machine: str, about: str) -> None:
-    """Write ``memory.csv`` (comments first: machine and setting) into ``folder``."""
-    text = io.StringIO()
-    text.write(f"# {machine}\n# {about}\n")
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(Row._fields)
-    for row in rows:
-        table.writerow(f"{value:.6g}" if isinstance(value, float) else value for value in row)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / "memory.csv", text.getvalue())
 
 
 def draw(rows: list[Row], picture: Path, title: str) -> None:

@@ -1,7 +1,6 @@
 """``nala bench model``: a task's whole training step and inference, and the attention's part of them."""
 
 import contextlib
-import csv
 import io
 import tempfile
 from collections.abc import Callable
@@ -9,9 +8,6 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
-
-from rich.console import Console
-from rich.table import Table
 
 from nala_platform import argv
 from nala_platform.arguments import Arguments, positive, seconds
@@ -21,11 +17,11 @@ from nala_platform.bench.captured import CALLBACK, Captured, Work
 from nala_platform.bench.contestants import MATERIALISED
 from nala_platform.bench.machine import describe, waiter
 from nala_platform.bench.operator import Call, recording
+from nala_platform.bench.output import cell, columns, ready, show, write_csv
 from nala_platform.bench.switch import computed_as
 from nala_platform.bench.turns import take_turns
 from nala_platform.errors import UserError, look_up, near
 from nala_platform.experiment import run
-from nala_platform.runs import write_atomic
 
 CONFIGURED = "configured"
 PASSES = {True: "training step", False: "inference"}
@@ -48,7 +44,7 @@ class Row(NamedTuple):
     calls: int
     plain_over_this: float | None
     """time of the step with the same attention and backend plain, over this one's"""
-    configured_over_this: float
+    first_over_this: float
     """time of the first contestant's step over this one's"""
     samples: int
 
@@ -72,6 +68,7 @@ def main(words: list[str]) -> None:
             raise UserError(f"no attention {attention!r}{near(attention, known)} Known: {', '.join(known)}")
     for backend in options.backends:
         look_up(BACKENDS, backend, option="backend")
+    ready(options.output)
     works = {name: capture(typed, name) for name in dict.fromkeys(options.attentions)}
     device = next(iter(works.values())).device.type
     about = f"{argv.typed_value(typed, '--task') or 'run'}, {_shapes(next(iter(works.values())))}"
@@ -82,8 +79,7 @@ def main(words: list[str]) -> None:
         rows += _pass(works, options.backends, is_training, options.repeats, options.limit)
     _print(rows)
     if options.output is not None:
-        options.output.mkdir(parents=True, exist_ok=True)
-        write_atomic(options.output / "model.csv", _as_csv(rows, machine, about))
+        write_csv(options.output / "model.csv", [machine, about], Row._fields, rows)
         print(f"written: {options.output / 'model.csv'}")
 
 
@@ -157,28 +153,12 @@ def _shapes(work: Work) -> str:
 
 
 def _print(rows: list[Row]) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=130)
-    table = Table(title="medians of samples taken in turns", title_justify="left")
-    for name in ("", "attention"):
-        table.add_column(name)
-    for name in ("ms", "attention ms", "its share", "calls", "plain / this", f"{rows[0].contestant} / this"):
-        table.add_column(name, justify="right")
+    numbers = ("ms", "attention ms", "its share", "calls", "plain / this", f"{rows[0].contestant} / this")
+    table = columns("medians of samples taken in turns", ("", "attention"), numbers)
     for row in rows:
         if row.which != rows[0].which and row.contestant == rows[0].contestant:
             table.add_section()
-        against = "" if row.plain_over_this is None else f"{row.plain_over_this:.2f}"
-        cells = (f"{row.ms:.2f}", f"{row.attention_ms:.2f}", f"{100 * row.attention_share:.0f} %", str(row.calls))
-        table.add_row(row.which, row.contestant, *cells, against, f"{row.configured_over_this:.2f}")
-    console.print(table)
-
-
-def _as_csv(rows: list[Row], machine: str, about: str) -> str:
-    text = io.StringIO()
-    text.write(f"# {machine}\n# {about}\n")
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(Row._fields)
-    for row in rows:
-        table.writerow(f"{value:.6g}" if isinstance(value, float) else value for value in row)
-    return text.getvalue()
+        cells = (cell(row.ms, 2), cell(row.attention_ms, 2), f"{100 * row.attention_share:.0f} %", str(row.calls))
+        ratios = (cell(row.plain_over_this, 2), cell(row.first_over_this, 2))
+        table.add_row(row.which, row.contestant, *cells, *ratios)
+    show(table)

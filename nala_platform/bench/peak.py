@@ -35,12 +35,13 @@ def preload(module: str) -> None:
     _CONTEXT.set_forkserver_preload([module])
 
 
-def resident_growth(prepare: Prepare, small: Prepare) -> Peak:
+def resident_growth(prepare: Prepare, *small: Prepare) -> Peak:
     """Run the work once, and see the peak of the resident set.
 
-    In a new process that has imported what is needed and has run ``small``, the same on next to nothing: code that is
-    first used, threads and compilation are not the work's. Its peak is then set back to what it holds (Linux:
-    ``/proc/self/clear_refs``) and read after the run.
+    In a new process that has imported what is needed and has run each of ``small``, the same on next to nothing and of
+    different sizes: code that is first used, threads and compilation are not the work's. Its peak is then set back to
+    what it holds (Linux: ``/proc/self/clear_refs``) and read after the run. If memory runs out, this process is the
+    first that the kernel ends.
 
     Raises:
         UserError: not on Linux.
@@ -67,12 +68,14 @@ def resident_growth(prepare: Prepare, small: Prepare) -> Peak:
     return found
 
 
-def _child(answer: Connection, prepare: Prepare, small: Prepare, threads: int) -> None:
+def _child(answer: Connection, prepare: Prepare, small: tuple[Prepare, ...], threads: int) -> None:
     import torch
 
     try:
         torch.set_num_threads(threads)
-        small()()
+        Path("/proc/self/oom_score_adj").write_text("1000")
+        for first in small:
+            first()()
         work = prepare()
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)  # free pages that the C library keeps would hide as many of the work's

@@ -141,6 +141,13 @@ def test_a_mistake_is_one_line(words: list[str], line: str):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("bench", ["attention", "memory", "model"])
+def test_an_output_that_is_no_folder_is_one_line(bench: str, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"--output .*file: .*: give a folder, or the name of a new one"):
+        main([bench, "--output", str(tmp_path / "file")])
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
 def test_no_device_is_exit_code_2():
     command = [sys.executable, "-m", "nala_platform", "bench", "attention", "--device", "cuda"]

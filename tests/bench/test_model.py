@@ -29,7 +29,7 @@ def test_steps_and_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
         for row in rows[rows.index(first) :][:3]:
             ms = float(row["ms"])
             assert float(row["attention_share"]) == pytest.approx(float(row["attention_ms"]) / ms, rel=1e-4)
-            assert float(row["configured_over_this"]) == pytest.approx(float(first["ms"]) / ms, rel=1e-4)
+            assert float(row["first_over_this"]) == pytest.approx(float(first["ms"]) / ms, rel=1e-4)
             assert row["calls"] == "5" and row["samples"] == "2"  # depths 1 1 2 1
     assert rows[1]["plain_over_this"] and not rows[2]["plain_over_this"]
     assert "image (2, " in capsys.readouterr().out
