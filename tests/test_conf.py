@@ -1,5 +1,6 @@
 """Every shipped configuration parses and builds what it names."""
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ TASKS = [task.name for task in argv.tasks()]
 OVERLAYS = {
     "smoke": (TASKS, []),
     "image_folder": (["cls"], ["--model.network.num_classes", "2"]),
+    "imagenet": (["cls"], ["--model.network.num_classes", "2"]),
+    **{name: (["cls"], []) for name in ("cifar10", "cifar100", "mnist")},
     "mask_folder": (["seg"], ["--data.labels.num_classes", "2", "--model.network.num_classes", "2"]),
     "pair_folder": (["sr"], ["--data.patch.size", "4"]),
     "text": (["lm"], []),
@@ -51,7 +54,9 @@ def test_it_builds(case: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.Mo
         if overlay == "text":
             (tmp_path / "my.txt").write_text("".join(f"line {index}\n" for index in range(5000)))
             words += [f"--data.root={tmp_path / 'my.txt'}", f"--data.source.cache_dir={tmp_path}"]
-        if "folder" in overlay:
+        if overlay in ("cifar10", "cifar100", "mnist"):
+            words += [f"--data.root={array_tree(tmp_path / 'tree', overlay)}"]
+        if "folder" in overlay or overlay == "imagenet":
             root = folder_tree(tmp_path, overlay)
             pairs = [f"--data.folders.{split}_hr={root / 'images' / split}" for split in ("train", "val")]
             words += pairs if overlay == "pair_folder" else [f"--data.root={root}"]
@@ -77,8 +82,29 @@ def folder_tree(root: Path, overlay: str) -> Path:
 
     pixels = np.random.default_rng(0).integers(0, 2, (16, 16, 3), dtype=np.uint8)
     for split in ("train", "val"):
-        for place in ("a", "b") if overlay == "image_folder" else (f"images/{split}", f"annotations/{split}"):
-            folder = root / split / place if overlay == "image_folder" else root / place
+        for place in (
+            ("a", "b") if overlay in ("image_folder", "imagenet") else (f"images/{split}", f"annotations/{split}")
+        ):
+            folder = root / split / place if overlay in ("image_folder", "imagenet") else root / place
             folder.mkdir(parents=True)
             Image.fromarray(pixels[..., 0] if "annotations" in place else pixels).save(folder / "x.png")
+    return root
+
+
+def array_tree(root: Path, overlay: str) -> Path:
+    """CIFAR's binary version or IDX files: two pictures of each class."""
+    root.mkdir()
+    classes = 100 if overlay == "cifar100" else 10
+    for name in ("batches.meta.txt", "fine_label_names.txt"):
+        (root / name).write_text("".join(f"name{label}\n" for label in range(classes)))
+    labels = bytes(range(classes)) * 2
+    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "train", "test"):
+        heads = [bytes([0, label]) if classes == 100 else bytes([label]) for label in labels]
+        (root / f"{name}.bin").write_bytes(b"".join(head + bytes(3072) for head in heads))
+    for part in ("train", "t10k"):
+        (root / f"{part}-labels-idx1-ubyte").write_bytes(
+            bytes.fromhex("00000801") + struct.pack(">I", 20) + labels[:20]
+        )
+        head = bytes.fromhex("00000803") + struct.pack(">III", 20, 28, 28)
+        (root / f"{part}-images-idx3-ubyte").write_bytes(head + bytes(20 * 28 * 28))
     return root
