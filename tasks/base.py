@@ -80,6 +80,10 @@ class Task(LightningModule, ABC):
     def predict(self, batch: dict[str, Any]) -> dict[str, Any]:
         """What a person wants to know of one batch, as tensors and plain lists with one entry a sample."""
 
+    def protocol(self) -> dict[str, Any]:
+        """What a score means beside what the data and the metric say; plain values."""
+        return {}
+
     def setup(self, stage: str) -> None:
         """Refuse data and model that do not fit together, before the first batch."""
         data = getattr(self.trainer, "datamodule", None)

@@ -62,7 +62,11 @@ class SegmentationTask(Task):
         """What a score means beside the data and the metric: how images are seen, and the classes without truth."""
         absent = {split: getattr(scores, "absent", None) for split, scores in self.scores.items()}
         known = {split: list(names) for split, names in absent.items() if names is not None}
-        return {"inference": str(self.inference), "classes without a true pixel": known}
+        return {
+            "inference": str(self.inference),
+            "ignore_index": self.ignore_index,
+            "classes without a true pixel": known,
+        }
 
     def step(self, batch: dict[str, Any]) -> Step:
         """Cross-entropy of one batch; see `Task.step`. In evaluation the prediction is class indices ``(B, H, W)``."""

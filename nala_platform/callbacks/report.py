@@ -1,5 +1,6 @@
 """The result of a run: a file for machines, a table for the person at the terminal."""
 
+import hashlib
 import math
 import shlex
 import sys
@@ -15,12 +16,15 @@ from nala_platform.callbacks.bad_samples import BadSamples
 from nala_platform.callbacks.costs import Costs
 from nala_platform.runs import SUMMARY, versions, write_json
 
+NAMED = 200  # classes whose names stand in a summary
+
 
 class Report(Callback):
     """Writes ``summary.json`` after a validation or test run and prints the result beside the trivial baselines.
 
-    The file states the metrics, the protocol that they were computed with (as the data module tells it), classes that
-    did not occur, baselines, seed, command, versions, wall time, the parameters, the costs and the checkpoint scored.
+    The file states the metrics, the protocol that they were computed with (as data, task and scores tell it, with the
+    labels' names, and how much of the split was scored), classes that did not occur, baselines, bad samples, seed,
+    command, versions, wall time, the parameters, the costs and the checkpoint scored.
 
     Args:
         metrics: names without their split, the first being the one to judge by, such as ``["miou", "pixel_accuracy"]``.
@@ -58,7 +62,7 @@ class Report(Callback):
         summary = {
             "metrics": metrics,
             "absent_classes": _absent(metrics),
-            "protocol": data.protocol() | {"scores": getattr(scores, "protocol", type(scores).__name__)},
+            "protocol": _protocol(trainer, pl_module, data, split),
             "baselines": baselines,
             "parameters": sum(p.numel() for p in pl_module.parameters()),
             "checkpoint": _within(trainer.ckpt_path, folder),
@@ -72,24 +76,52 @@ class Report(Callback):
             "versions": versions(),
         }
         write_json(folder / SUMMARY, summary)
-        self._print(metrics, baselines, split, folder)
-
-    def _print(
-        self, metrics: dict[str, float], baselines: dict[str, dict[str, float]], split: str, folder: Path
-    ) -> None:
         shown = [name for name in self.metrics if f"{split}/{name}" in metrics]
-        table = Table(title=f"{split} split", title_justify="left")
-        table.add_column("")
-        for name in shown:
-            table.add_column(name, justify="right")
-        table.add_row("this run", *(_with_error(metrics, f"{split}/{name}") for name in shown), style="bold")
-        for baseline, values in baselines.items():
-            table.add_row(baseline, *(_number(values.get(name)) for name in shown))
         console = Console(width=None if sys.stdout.isatty() else 120)
-        console.print(table)
+        console.print(_table(metrics, baselines, split, shown, getattr(scores, "sets", ())))
         for name in _absent(metrics):
             console.print(f"class {name} occurs neither in truth nor in prediction: it has no IoU and is in no mean")
         console.print(f"run folder: {folder}", soft_wrap=True, highlight=False)
+
+
+def _table(
+    metrics: dict[str, float],
+    baselines: dict[str, dict[str, float]],
+    split: str,
+    shown: list[str],
+    sets: tuple[str, ...],
+) -> Table:
+    """A row this run and each baseline; where the split is several test sets, for each of them."""
+    table = Table(title=f"{split} split", title_justify="left")
+    table.add_column("")
+    for name in shown:
+        table.add_column(name, justify="right")
+    for part in sets or ("",):
+        place, label = (f"{part}/", f"{part}: ") if part else ("", "")
+        ours = [_with_error(metrics, f"{split}/{place}{name}") for name in shown]
+        table.add_row(f"{label}this run", *ours, style="bold")
+        for baseline, values in baselines.items():
+            table.add_row(f"{label}{baseline}", *(_number(values.get(f"{place}{name}")) for name in shown))
+    return table
+
+
+def _protocol(trainer: Trainer, task: Any, data: Any, split: str) -> dict[str, Any]:
+    """What the scores mean: everything that has to be the same for two of them to be compared."""
+    scores = task.scores[split]
+    found = {**data.protocol(), **task.protocol(), "scores": getattr(scores, "protocol", type(scores).__name__)}
+    names = getattr(data, "class_names", None)
+    if names is not None:
+        found["label names"] = list(names) if len(names) <= NAMED else _digest(names)
+    loader: Any = data.test_dataloader() if split == "test" else data.val_dataloader()
+    batches = trainer.num_test_batches if split == "test" else trainer.num_val_batches
+    found["items"] = len(loader.dataset)
+    found["scored"] = "all" if batches[0] == len(loader) else f"{batches[0]} of {len(loader)} batches of each process"
+    return found
+
+
+def _digest(names: tuple[str, ...]) -> str:
+    value = hashlib.sha256("\n".join(names).encode()).hexdigest()
+    return f"{len(names)}: {names[0]!r}, {names[1]!r} … {names[-1]!r}; sha256 of all, a line each: {value}"
 
 
 def _callbacks(trainer: Trainer) -> list[Callback]:
@@ -110,7 +142,7 @@ def _within(checkpoint: str | Path | None, folder: Path) -> str | None:
 
 def _with_error(metrics: dict[str, float], name: str) -> str:
     error = metrics.get(f"{name}_stderr")
-    return _number(metrics[name]) + ("" if error is None else f" ± {error:.4f}")
+    return _number(metrics.get(name)) + ("" if error is None else f" ± {error:.4f}")
 
 
 def _number(value: float | None) -> str:
