@@ -20,7 +20,7 @@ from nala_platform.check.walk import walk
 from nala_platform.data.base import DataModule
 from nala_platform.data.loader import Sample
 from nala_platform.data.order import Draw
-from nala_platform.data.problems import BadFileError, collecting
+from nala_platform.data.problems import BadFileError, Problem, collecting
 from nala_platform.errors import UserError
 
 SPLITS = ("train", "val", "test")
@@ -36,10 +36,10 @@ def main(words: list[str]) -> None:
     if options.output is not None and options.output.suffix not in (".csv", ".json"):
         raise UserError(f"--output {options.output}: its name must end with .csv (the problems) or .json (all)")
     with collecting() as listed:
-        findings = Findings(build(typed))
-        findings.note("", listed)
-        start, sampler = time.monotonic(), Sampler()
-        _look(findings, sampler, options.workers)
+        findings, sampler = Findings(_built(typed, listed)), Sampler()
+        start = time.monotonic()
+        if findings.data is not None:
+            _look(findings, findings.data, sampler, options.workers)
         seconds = time.monotonic() - start
         findings.note("", listed)
     show(findings)
@@ -72,17 +72,25 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _look(findings: Findings, sampler: Sampler, workers: int) -> None:
+def _built(typed: list[str], listed: list[Problem]) -> DataModule | None:
+    try:
+        return build(typed)
+    except BadFileError as error:
+        listed.append(error.problem)
+        return None
+
+
+def _look(findings: Findings, data: DataModule, sampler: Sampler, workers: int) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         for split in SPLITS:
             try:
-                items = findings.data.whole(split)
+                items = data.whole(split)
             except BadFileError as error:
                 findings.note(split, [error.problem])
                 continue
-            if split == "test" and _is_validation(findings.data, items):
+            if split == "test" and _is_validation(data, items):
                 findings.alike["test"] = "val"
                 continue
             task = progress.add_task(split, total=_length(items))
@@ -100,18 +108,20 @@ def _is_validation(data: DataModule, items: Dataset[Sample]) -> bool:
 
 
 def _equal(items: Dataset[Sample], others: Dataset[Sample], draw: Draw) -> bool:
-    try:
-        one, other = items[draw], others[draw]
-    except BadFileError as error:
-        try:
-            others[draw]
-        except BadFileError as another:
-            return error.problem == another.problem
-        return False
+    one, other = _read(items, draw), _read(others, draw)
+    if isinstance(one, Problem) or isinstance(other, Problem):
+        return one == other
     return one.keys() == other.keys() and all(
         torch.equal(value, other[key]) if isinstance(value, torch.Tensor) else value == other[key]
         for key, value in one.items()
     )
+
+
+def _read(items: Dataset[Sample], draw: Draw) -> Sample | Problem:
+    try:
+        return items[draw]
+    except BadFileError as error:
+        return error.problem
 
 
 def _length(items: Dataset[Sample]) -> int:
@@ -123,5 +133,5 @@ def _write(findings: Findings, sampler: Sampler, options: argparse.Namespace) ->
         write(findings, options.output)
     if options.fix_list is not None:
         write_fix_list(findings, options.fix_list)
-    if options.picture is not None:
+    if options.picture is not None and findings.data is not None:
         draw(findings.data, sampler, options.picture)

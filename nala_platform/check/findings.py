@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,30 +10,33 @@ from nala_platform.check.split import Copies, Copy, Split
 from nala_platform.check.walk import Facts
 from nala_platform.data.base import DataModule
 from nala_platform.data.problems import Problem
+from nala_platform.errors import UserError
 
 
 class Findings:
     """Problems, which have to be mended, and warnings, which may be meant so.
 
     Args:
-        data: the module that is looked at.
+        data: the module that is looked at; None where it cannot even be made.
 
     Attributes:
-        problems: each kind and path once, with its split, which is empty where the listing of the files found it.
+        problems: each once, with its split, which is empty where the listing of the files found it.
         splits: by name, in the order in which they were looked at.
         alike: the name of a split that is another one once more, and of that one.
     """
 
-    def __init__(self, data: DataModule) -> None:
+    def __init__(self, data: DataModule | None) -> None:
         self.data, self.copies = data, Copies()
-        self.problems: dict[tuple[str, Path], tuple[str, Problem]] = {}
+        self.crop: tuple[int, int] | None = getattr(data, "crop", None)
+        self.class_names: tuple[str, ...] = getattr(data, "class_names", ())
+        self.problems: dict[Problem, str] = {}
         self.splits: dict[str, Split] = {}
         self.alike: dict[str, str] = {}
 
     def note(self, split: str, problems: Iterable[Problem]) -> None:
         """Keep problems, each once."""
         for problem in problems:
-            self.problems.setdefault((problem.kind, problem.path), (split, problem))
+            self.problems.setdefault(problem, split)
 
     def add(self, split: str, facts: Facts) -> Facts:
         """Take in a sample; what is given back has its problem, if it has one."""
@@ -58,7 +62,14 @@ class Findings:
 
     def counts(self) -> dict[str, int]:
         """How many problems there are of each kind, the commonest first."""
-        return dict(Counter(problem.kind for _, problem in self.problems.values()).most_common())
+        return dict(Counter(problem.kind for problem in self.problems).most_common())
+
+    def counted(self) -> dict[str, dict[str, int]]:
+        """What the module itself counts by split: documents, empty ones, bytes, …"""
+        with suppress(UserError):  # what hinders it is among the problems
+            protocol = self.data.protocol() if self.data is not None else {}
+            return {name: value for name, value in protocol.items() if _by_split(value)}
+        return {}
 
     def warnings(self) -> list[str]:
         """What may be meant so, a line each kind."""
@@ -70,17 +81,17 @@ class Findings:
             absent = self.absent(split)
             if absent and split.name == "train":
                 some = ", ".join(absent[:8]) + (", …" if len(absent) > 8 else "")
-                found.append(f"classes that do not occur in train: {len(absent)} of {self.data.num_classes} ({some})")
-            extent = split.extent(self.data.crop)
+                found.append(f"classes that do not occur in train: {len(absent)} of {len(self.class_names)} ({some})")
+            extent = split.extent(self.crop)
             if extent and split.name == "train" and (share := extent.get("smaller than the crop", 0)):
-                height, width = self.data.crop or (0, 0)
+                height, width = self.crop or (0, 0)
                 found.append(f"pictures of train that are smaller than the crop, {height}x{width}: {share:.1%}")
         return [line for line in found if line]
 
     def absent(self, split: Split) -> list[str]:
         """The classes that no good sample of a split has."""
-        names = getattr(self.data, "class_names", ()) if split.images else ()
-        return [name for index, name in enumerate(names) if not split.images[index]]
+        names = enumerate(self.class_names if split.images else ())
+        return [name for index, name in names if not split.images[index]]
 
     def stated(self) -> dict[str, Any]:
         """Everything, as plain values."""
@@ -88,10 +99,11 @@ class Findings:
             "data": type(self.data).__name__,
             "splits": {split.name: self._stated(split) for split in self.splits.values()},
             "the same once more": self.alike,
+            "as the data counts": self.counted(),
             "counts": self.counts(),
             "problems": [
                 {"kind": problem.kind, "split": split, "path": str(problem.path), "text": problem.text}
-                for split, problem in self.problems.values()
+                for problem, split in self.problems.items()
             ],
             "warnings": self.warnings(),
             "leaks": [[copy.first, copy.second] for copy in self.copies.leaks],
@@ -109,16 +121,22 @@ class Findings:
             found["absent classes"] = self.absent(split)
         if split.pixels:
             found["pixels of each class"] = self._named(split.pixels)
-        if extent := split.extent(self.data.crop):
+        if extent := split.extent(self.crop):
             found["height x width"] = extent
         return found
 
     def _named(self, counts: Counter[int]) -> dict[str, int]:
-        names = getattr(self.data, "class_names", ())
+        names = self.class_names
         ignored = getattr(self.data, "ignore_index", None)
         listed = {name: counts[index] for index, name in enumerate(names)}
         others = {index: count for index, count in sorted(counts.items()) if not 0 <= index < len(names)}
         return listed | {"ignored" if index == ignored else str(index): count for index, count in others.items()}
+
+
+def _by_split(value: Any) -> bool:
+    return (
+        isinstance(value, dict) and {*value} <= {"train", "val", "test"} and all(type(n) is int for n in value.values())
+    )
 
 
 def _copies(copies: list[Copy], what: str) -> str:

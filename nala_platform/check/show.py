@@ -22,7 +22,11 @@ CLASSES = 20  # lines of the table of classes
 def show(findings: Findings) -> None:
     """Print the splits, the classes, the warnings and the first few problems of each kind."""
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    console.print(_splits(findings))
+    if findings.splits:
+        console.print(_splits(findings))
+    for name, counts in findings.counted().items():
+        if name != "images":
+            console.print(f"{name}: {', '.join(f'{split} {count}' for split, count in counts.items())}", markup=False)
     for name, other in findings.alike.items():
         console.print(f"{name} is {other} once more")
     if any(split.images for split in findings.splits.values()):
@@ -30,7 +34,7 @@ def show(findings: Findings) -> None:
     for line in findings.warnings():
         console.print(f"warning: {line}", soft_wrap=True, markup=False)
     kinds: dict[str, list[Problem]] = defaultdict(list)
-    for _, problem in findings.problems.values():
+    for problem in findings.problems:
         kinds[problem.kind].append(problem)
     for kind, count in findings.counts().items():
         console.print(f"{kind}: {count}", markup=False)
@@ -48,15 +52,19 @@ def write(findings: Findings, path: Path) -> None:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["kind", "split", "path", "text"])
-    rows.writerows([problem.kind, split, problem.path, problem.text] for split, problem in findings.problems.values())
+    rows.writerows([problem.kind, split, problem.path, problem.text] for problem, split in findings.problems.items())
     write_atomic(path, text.getvalue())
 
 
 def write_fix_list(findings: Findings, path: Path) -> None:
     """The files to be left out, for ``--data.exclude``."""
-    paths = sorted({str(problem.path.absolute()) for _, problem in findings.problems.values()})
-    head = "# written by nala check-data --fix-list: --data.exclude leaves these files out"
-    write_atomic(path, "\n".join([head, *paths]) + "\n")
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for problem in findings.problems:
+        reasons[str(problem.path.absolute())].append(f"# {problem.kind}: {problem.text}")
+    lines = ["# written by nala check-data --fix-list: --data.exclude leaves these files out"]
+    for name in sorted(reasons):
+        lines += [*reasons[name][:FEW], name]
+    write_atomic(path, "\n".join(lines) + "\n")
 
 
 def _splits(findings: Findings) -> Table:

@@ -132,3 +132,122 @@ def test_a_mistake_of_the_user_is_no_finding(tmp_path):
         main(["--task", "cls", "--output", str(tmp_path / "found.txt")])
     with pytest.raises(UserError, match="begins no run"):
         main(["--resume", "runs/x"])
+
+
+def masks_tree(root):
+    """Images with masks of 0, 1, 2 and 255: train 8, val 3."""
+    for split, count in (("train", 8), ("val", 3)):
+        for i in range(count):
+            height, width = (30, 50) if i % 2 else (33, 33)
+            label = np.random.default_rng(i).choice(np.array([0, 1, 2, 255], np.uint8), (height, width))
+            save(noise(height, width, 50 * (split == "val") + i), root / "images" / split / f"{i:02d}.jpg", quality=95)
+            save(label, root / "annotations" / split / f"{i:02d}.png")
+    return root
+
+
+def test_what_is_wrong_with_masks(tmp_path):
+    root = masks_tree(tmp_path / "masks")
+    mask, image = root / "annotations" / "train", root / "images" / "train"
+    typed = words("seg", "mask_folder", root, "--data.labels.num_classes", "3", "--data.augment.crop", "32")
+    found, _ = check(*typed, tmp_path=tmp_path, code=0)
+    train = found["splits"]["train"]
+    stored = [np.asarray(Image.open(path)) for path in sorted(mask.glob("*.png"))]
+    assert train["pixels of each class"] == {
+        name: sum(int((array == label).sum()) for array in stored)
+        for name, label in (("0", 0), ("1", 1), ("2", 2), ("ignored", 255))
+    }
+    assert train["images of each class"] == {"0": 8, "1": 8, "2": 8, "ignored": 8}
+    assert train["label range"] == [0, 255] and train["absent classes"] == []
+    assert train["height x width"]["smaller than the crop"] == 0.5  # 30x50
+
+    wrong = np.zeros((33, 33), np.uint8)
+    wrong[4, 5] = 7
+    save(wrong, mask / "00.png")
+    save(noise(30, 50, 3), mask / "01.png")
+    save(np.zeros((50, 30), np.uint8), mask / "03.png")
+    (mask / "04.png").unlink()
+    (image / "05.jpg").unlink()
+    save(np.zeros((33, 33), np.uint8), mask / "06.jpg")
+    (mask / "06.png").unlink()
+    (image / "07.jpg").write_bytes((image / "07.jpg").read_bytes()[:900])
+    found, fixes = check(*typed, tmp_path=tmp_path, code=1)
+    assert kinds(found, root) == {
+        ("wrong label", "annotations/train/00.png"),
+        ("wrong mode", "annotations/train/01.png"),
+        ("wrong size", "annotations/train/03.png"),
+        ("unpaired", "images/train/04.jpg"),
+        ("unpaired", "annotations/train/05.png"),
+        ("wrong mode", "annotations/train/06.jpg"),
+        ("unreadable", "images/train/07.jpg"),
+    }
+    assert "label 7" in next(row["text"] for row in found["problems"] if row["kind"] == "wrong label")
+    found, _ = check(*typed, "--data.exclude", fixes.rename(tmp_path / "list.txt"), tmp_path=tmp_path, code=0)
+    assert found["problems"] == [] and found["splits"]["train"]["samples"] == 1
+
+
+def pairs_tree(root):
+    """Pictures of 64x48 and 67x50 with small ones of a half: train 4, val 2."""
+    for split, count in (("train", 4), ("val", 2)):
+        for i in range(count):
+            height, width = (64, 48) if i % 2 else (67, 50)
+            large = noise(height, width, 50 * (split == "val") + i)
+            save(large, root / f"{split}_hr" / f"{i:02d}.png")
+            save(large[: height // 2, : width // 2], root / f"{split}_lr" / f"{i:02d}x2.png")
+    return root
+
+
+def test_what_is_wrong_with_pairs(tmp_path):
+    root = pairs_tree(tmp_path / "pairs")
+    typed = ["--task", "sr", "--config", "pair_folder", "--data.patch.size", "16"]
+    for split in ("train", "val"):
+        typed += [
+            f"--data.folders.{split}_hr",
+            root / f"{split}_hr",
+            f"--data.folders.{split}_lr",
+            root / f"{split}_lr",
+        ]
+    found, _ = check(*typed, tmp_path=tmp_path, code=0)
+    assert found["splits"]["train"]["samples"] == 4  # not the squares of an epoch
+    assert found["splits"]["train"]["height x width"]["max"] == [67, 50]
+    (root / "train_lr" / "00x2.png").unlink()
+    save(noise(31, 24, 0), root / "train_lr" / "01x2.png")
+    (root / "train_hr" / "02.png").write_bytes((root / "train_hr" / "02.png").read_bytes()[:1000])
+    found, fixes = check(*typed, tmp_path=tmp_path, code=1)
+    assert {(kind, name) for kind, name in kinds(found, root)} == {
+        ("unpaired", "train_hr/00.png"),
+        ("wrong size", "train_lr/01x2.png"),
+        ("unreadable", "train_hr/02.png"),
+    }
+    found, _ = check(*typed, "--data.exclude", fixes.rename(tmp_path / "list.txt"), tmp_path=tmp_path, code=0)
+    assert found["splits"]["train"]["samples"] == 1
+
+
+def test_what_is_wrong_with_text(tmp_path):
+    root = tmp_path / "texts"
+    root.mkdir()
+    for part, count in (("train", 200), ("val", 40), ("test", 40)):
+        rows = [json.dumps({"text": f"{part} {i}: a line of text\n" * 3}) for i in range(count)]
+        (root / f"{part}.jsonl").write_text("\n".join([*rows, json.dumps({"text": ""})]) + "\n")
+    typed = ["--task", "lm", "--config", "text", "--data.root", root, "--data.tokenizer", "bytes"]
+    typed += ["--data.source.cache_dir", tmp_path / "cache", "--data.context", "64"]
+    found, _ = check(*typed, tmp_path=tmp_path, code=0)
+    counted = found["as the data counts"]
+    assert counted["documents"] == {"train": 200, "val": 40, "test": 40} and set(counted["empty"].values()) == {1}
+    # each byte is a token, and the end of a document is one
+    size = sum(len(f"train {i}: a line of text\n" * 3) + 1 for i in range(200))
+    assert found["splits"]["train"]["tokens"] == counted["tokens"]["train"] == size
+    with (root / "train.jsonl").open("a") as file:
+        file.write('{"text": null}\n{"text": "half\n')
+    found, fixes = check(*typed, tmp_path=tmp_path, code=1)
+    assert [Path(row["path"]).name for row in found["problems"]] == ["train.jsonl"] * 2
+    assert ["line 202" in found["problems"][0]["text"], "line 203" in found["problems"][1]["text"]] == [True, True]
+    assert str(root / "train.jsonl") in fixes.read_text().splitlines()
+
+
+@pytest.mark.parametrize("task", ["cls", "seg", "sr", "lm"])
+def test_the_embedded_data_is_sound_and_can_be_seen(task, tmp_path):
+    picture = tmp_path / "samples.png"
+    found, _ = check("--task", task, "--picture", picture, tmp_path=tmp_path, code=0)
+    assert {"train", "val", "test"} == found["splits"].keys() | found["the same once more"].keys()
+    shown = Image.open(picture)
+    assert shown.width > 500 and len(np.unique(np.asarray(shown.convert("L")))) > 30
