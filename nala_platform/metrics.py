@@ -129,12 +129,17 @@ class SegmentationScores(Metric):
 
 
 class LanguageScores(Metric):
-    """Mean negative log-likelihood a token, its exponential, and bits a byte of the text, over all tokens alike."""
+    """Mean negative log-likelihood a token, its exponential, and bits a byte of the text, over all tokens alike.
+
+    Attributes:
+        bytes_per_word: of the whole split, where its field counts perplexity by words; else None.
+    """
 
     full_state_update = False
     protocol = (
         "every token counts once, also those of the last, shorter block and the ends of documents; perplexity: "
-        "exp(nats a token); bits_per_byte: bits of all tokens over UTF-8 bytes of the text"
+        "exp(nats a token); bits_per_byte: bits of all tokens over UTF-8 bytes of the text, left out where the bytes of "
+        "the tokens are not known; word_perplexity: exp(nats a byte x bytes a word of the split)"
     )
     nats: Tensor
     tokens: Tensor
@@ -142,21 +147,27 @@ class LanguageScores(Metric):
 
     def __init__(self) -> None:
         super().__init__()
+        self.bytes_per_word: float | None = None
         self.add_state("nats", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
         for state in ("tokens", "bytes"):
             self.add_state(state, torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, nats_BT: Tensor, bytes_BT: Tensor) -> None:
-        """Add a batch: the loss of each token, and the bytes that it stands for, -1 where it does not count."""
+        """Add a batch: each token's loss and bytes, -1 where it does not count; 0 for all where they are not known."""
         counted_BT = bytes_BT >= 0
         self.nats += nats_BT.double()[counted_BT].sum()
         self.tokens += counted_BT.sum()
         self.bytes += bytes_BT[counted_BT].sum()
 
     def compute(self) -> dict[str, Tensor]:
-        """``nll`` in nats a token, ``perplexity``, ``bits_per_byte``, float64."""
+        """``nll`` in nats a token, ``perplexity``, and where they are known ``bits_per_byte``, ``word_perplexity``."""
         nll = self.nats / self.tokens
-        return {"nll": nll, "perplexity": nll.exp(), "bits_per_byte": self.nats / math.log(2) / self.bytes}
+        found = {"nll": nll, "perplexity": nll.exp()}
+        if self.bytes > 0:
+            found["bits_per_byte"] = self.nats / math.log(2) / self.bytes
+            if self.bytes_per_word is not None:
+                found["word_perplexity"] = (self.nats / self.bytes * self.bytes_per_word).exp()
+        return found
 
 
 class ChoiceScores(Metric):
@@ -174,7 +185,8 @@ class ChoiceScores(Metric):
     def __init__(self) -> None:
         super().__init__()
         self.add_state("right", torch.zeros(3, dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        for state in ("count", "bytes"):
+            self.add_state(state, torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, given_NC: Tensor, alone_NC: Tensor, tokens: int, bytes_NC: Tensor, answer_N: Tensor) -> None:
         """Add items: log p of their choices in nats after the context and after eos, lengths, and the true choices."""
@@ -182,8 +194,11 @@ class ChoiceScores(Metric):
             highest_NC = (score_NC == score_NC.amax(1, keepdim=True)).double()
             self.right[row] += (highest_NC.gather(1, answer_N[:, None])[:, 0] / highest_NC.sum(1)).sum()
         self.count += len(answer_N)
+        self.bytes += bytes_NC.sum()
 
     def compute(self) -> dict[str, Tensor]:
-        """``pmi``, ``norm``, ``norm_byte`` in [0, 1] and the ``_stderr`` of each, float64."""
+        """``pmi``, ``norm``, ``norm_byte`` in [0, 1], the ``_stderr`` of each; no ``norm_byte`` where bytes are all 0."""
         share = dict(zip(("pmi", "norm", "norm_byte"), self.right / self.count, strict=True))
+        if self.bytes == 0:
+            del share["norm_byte"]
         return share | {f"{name}_stderr": (p * (1 - p) / self.count).sqrt() for name, p in share.items()}
