@@ -16,7 +16,8 @@ class LanguageModelingTask(Task):
     """Cross-entropy of the next token; perplexity and bits per byte.
 
     Batches hold ``tokens (B, T)`` int64, ``target (B, T)`` int64, the token after each, -100 where it does not count,
-    ``bytes (B, T)`` int64 of the target, -1 there, and ``name``; targets of the last tokens alone are enough.
+    ``bytes (B, T)`` int64 of the target, -1 there, 0 for all where they are not known, and ``name``; targets of the
+    last tokens alone are enough.
     For prediction: ``tokens (1, T)`` of any length.
 
     Args:
@@ -55,6 +56,18 @@ class LanguageModelingTask(Task):
         nats = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view_as(target)
         count = int((batch["bytes"] >= 0).sum())
         return Step(nats.sum() / count, nats, batch["bytes"], count)
+
+    def on_validation_epoch_start(self) -> None:
+        """Learn how long a word is, where the data counts perplexity by words (its ``bytes_per_word(split)``)."""
+        self._learn_words("val")
+
+    def on_test_epoch_start(self) -> None:
+        """See `on_validation_epoch_start`."""
+        self._learn_words("test")
+
+    def _learn_words(self, split: str) -> None:
+        asked = getattr(getattr(self.trainer, "datamodule", None), "bytes_per_word", None)
+        cast(LanguageScores, self.scores[split]).bytes_per_word = asked(split) if asked else None
 
     def predict(self, batch: dict[str, Any]) -> dict[str, Any]:
         """``{"name": list of prompts, "tokens": (1, T + new) int64}``, the prompt's included.

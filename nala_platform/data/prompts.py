@@ -27,7 +27,7 @@ class PromptData(DataModule):
         super().__init__(batch_size=1, eval_batch_size=1, predict_batch_size=1, num_workers=0, seed=None)
         if prompt and predict_path is not None:
             raise UserError("data.prompt and data.predict_path cannot both say what to continue: leave one out")
-        self.tokenizer = load_tokenizer(tokenizer)
+        self.tokenizer = load_tokenizer(tokenizer, eos="optional")
         self.prompts = [prompt] if predict_path is None else _lines(Path(predict_path).expanduser())
 
     def items(self, split: Split) -> Dataset[Sample]:

@@ -128,14 +128,15 @@ class PydocsData(DataModule):
 
 
 def unigram(train: Stream, test: Stream, vocab_size: int) -> dict[str, float]:
-    """Perplexity and bits per byte of the test stream under training frequencies, each token counted once more."""
+    """Perplexity and bits per byte of the test stream under training frequencies, each token counted once more.
+
+    Bits per byte are left out where the bytes of the tokens are not known.
+    """
     count = train.occurrences(vocab_size) + 1.0
     seen = test.occurrences(vocab_size)
     nats = float(-np.log(count / count.sum()) @ seen)
-    return {
-        "perplexity": math.exp(nats / seen.sum()),
-        "bits_per_byte": nats / math.log(2) / float(test.bytes_S.sum()),
-    }
+    found, width = {"perplexity": math.exp(nats / seen.sum())}, test.width()
+    return found | {"bits_per_byte": nats / math.log(2) / width} if width else found
 
 
 def seen(stream: Stream, train: Stream) -> float:

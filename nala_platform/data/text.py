@@ -1,4 +1,4 @@
-"""Language modelling of your own text."""
+"""Language modelling of text: your own, or a published data set."""
 
 import sys
 from dataclasses import dataclass
@@ -9,53 +9,65 @@ from torch.utils.data import Dataset
 
 from nala_platform.data import continuation
 from nala_platform.data.base import DataModule, Split
-from nala_platform.data.corpus import Corpus
+from nala_platform.data.corpus import Corpus, Texts
+from nala_platform.data.layouts.language import LAYOUTS
 from nala_platform.data.loader import Sample
+from nala_platform.data.problems import Excluded
 from nala_platform.data.pydocs import unigram
 from nala_platform.data.token_cache import default_folder
 from nala_platform.data.token_store import Head, TokenStore
-from nala_platform.data.tokenizer import BPE_SIZE, make_tokenizer
+from nala_platform.data.tokenizer import BPE_SIZE, BPE_TEXT, identity, make_tokenizer
 from nala_platform.data.tokens import Blocks, Prompts, Stream
-from nala_platform.errors import UserError
+from nala_platform.errors import UserError, look_up
 
 HEAD = 1 << 22  # tokens of the test part that items of multiple choice are taken from
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where in the files the text is, and where its tokens are kept.
+    """What is read of the files, where its tokens are kept, and how blocks are taken from them.
 
     Attributes:
         text_column: the key or column of the text, in JSON lines and parquet.
         cache_dir: folder of tokens and trained tokenizers; ``None``: ``$XDG_CACHE_HOME/nala``, or ``~/.cache/nala``.
             Entries are named by content, so it can be shared, and emptied whenever nothing runs.
+        hold_out: share, for validation and for test each, of layouts that hold out text; ``None``: the layout's own.
+        bad_rows: how many rows of JSON lines or parquet that are no text are left out, each named and counted; one more
+            is an error. A file that is damaged, or plain text that is not UTF-8, is one at once.
+        stride: tokens that each block of validation and test adds; ``None``: the context, so blocks do not overlap.
+        seed: of the order; None is the run's, ``seed_everything``.
     """
 
     text_column: str = "text"
     cache_dir: str | None = None
+    hold_out: float | None = None
+    bad_rows: int = 0
+    stride: int | None = None
+    seed: int | None = None
 
 
 class TextData(DataModule):
-    """A text file, or a folder of ``.txt``, ``.jsonl`` (both also ``.gz`` and ``.zst``) and ``.parquet`` files.
+    """Text files in one of the `LAYOUTS`, however large.
 
-    The parts are told by names (``train*``, ``val*`` or ``validation*``, ``test*``), or made by a hash: see `Corpus`.
     Each document ends with eos. It is encoded in pieces of up to 4096 characters that end with a line. Blocks of
     ``context`` tokens follow one another over the documents; each token is predicted once. Tokens lie on disk, in the
-    cache, and are made again when a file, the column or the tokenizer changes.
+    cache, and are made again when a file, the column, the layout or the tokenizer changes: see `TokenStore`. In memory
+    are some 24 bytes a block of the training part, for the order of an epoch.
 
     Loading has no worker processes: a block is a slice of a memory map.
 
     Args:
         root: the file or folder.
+        layout: how it is laid out, one of `LAYOUTS`; ``text_files``: a ``.txt``, ``.jsonl`` (both also ``.gz`` and
+            ``.zst``) or ``.parquet`` file, or a folder of them, whose parts are told by names or made by a hash.
         tokenizer: ``bpe``, a byte-level BPE trained on the training part; ``bytes``; else a folder with a Hugging Face
             tokenizer, or a name on the hub.
         vocab_size: tokens that the model knows. ``bpe`` is trained to have as many, 257 or more, 2048 if left out; for
             others it is their own number if left out, and may be larger.
         context: tokens of a block.
-        stride: tokens that each block of validation and test adds; ``None``: the context, so blocks do not overlap.
         batch_size: blocks, of one process.
-        seed: of the order; None is the run's, ``seed_everything``.
-        source: column and cache.
+        source: column, cache, hold-out, bad rows, stride and seed.
+        exclude: a file that lists files which are left out; see `Excluded`.
 
     Raises:
         UserError: nothing there, files or rows that cannot be read, a setting out of range.
@@ -66,23 +78,25 @@ class TextData(DataModule):
     def __init__(
         self,
         root: str,
+        layout: str = "text_files",
         tokenizer: str = "bpe",
         vocab_size: int | None = None,
         context: int = 256,
-        stride: int | None = None,
         batch_size: int = 8,
-        seed: int | None = None,
         source: Source = Source(),
+        exclude: str | None = None,
     ) -> None:
         super().__init__(
-            batch_size=batch_size, eval_batch_size=batch_size, predict_batch_size=1, num_workers=0, seed=seed
+            batch_size=batch_size, eval_batch_size=batch_size, predict_batch_size=1, num_workers=0, seed=source.seed
         )
-        if context < 1:
-            raise UserError(f"data.context is {context}: it must be 1 or more")
-        self.context, self.stride = context, context if stride is None else stride
-        self.tokenizer_name = tokenizer
+        _check(context, source)
+        self.context, self.stride = context, context if source.stride is None else source.stride
+        self.layout, self.tokenizer_name = layout, tokenizer
         self.cache = default_folder() if source.cache_dir is None else Path(source.cache_dir).expanduser()
-        self.corpus = Corpus(Path(root).expanduser(), source.text_column)
+        folder = Path(root).expanduser()
+        texts = look_up(LAYOUTS, layout, option="data.layout")(folder, Excluded(exclude, folder))
+        texts = _held_out(texts, layout, source.hold_out)
+        self.corpus = Corpus(folder, texts, column=source.text_column, bad_rows=source.bad_rows)
         self.tokenizer = make_tokenizer(tokenizer, vocab_size, self.corpus, self.cache)
         # a small text may have fewer merges than were asked for: the model need not know
         wanted = BPE_SIZE if tokenizer == "bpe" and vocab_size is None else vocab_size or 0
@@ -100,9 +114,13 @@ class TextData(DataModule):
         """See `DataModule.items`; without a prompt, documents are begun."""
         if split == "predict":
             return Prompts([""], self.tokenizer)
-        part = "val" if split == "test" and not self.corpus.has_test else split
         stride = self.context if split == "train" else self.stride
-        return Blocks(self.store.stream(part), context=self.context, stride=stride)
+        return Blocks(self.store.stream(self._part(split)), context=self.context, stride=stride)
+
+    def bytes_per_word(self, split: str) -> float | None:
+        """Of the whole of a split, where the field counts perplexity by words; an end of a line is a word there."""
+        facts = self.store.facts[self._part(split)]
+        return facts["bytes"] / (facts["words"] + facts["lines"]) if self.corpus.texts.words else None
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps: the name of the text's content."""
@@ -120,14 +138,19 @@ class TextData(DataModule):
 
     def protocol(self) -> dict[str, Any]:
         """See `DataModule.protocol`."""
-        made = f"byte-level BPE of {len(self.tokenizer)} tokens, trained on the training part"
+        made = f"byte-level BPE of {len(self.tokenizer)} tokens, trained on the first {BPE_TEXT} characters of training"
+        facts = self.store.facts
+        counts = [name for name in facts["train"] if name != "groups" or facts["train"]["groups"]]
         return {
             "data": "text",
+            "layout": self.layout,
             **self.corpus.protocol(),
-            **{name: {part: facts[name] for part, facts in self.store.facts.items()} for name in self._counted()},
+            **{name: {part: found[name] for part, found in facts.items()} for name in counts},
+            "bad rows left out": self.store.bad.count,
             "tokenizer": made
             if self.tokenizer_name == "bpe"
             else f"{self.tokenizer_name}, {len(self.tokenizer)} tokens",
+            "tokenizer sha256": identity(self.tokenizer),
             "context": self.context,
             "stride": self.stride,
             "continuation4": f"{continuation.PROTOCOL}; from the first {HEAD} tokens",
@@ -144,7 +167,28 @@ class TextData(DataModule):
         return continuation.continuation4(Head(self._tested(), HEAD), self.tokenizer.eos_token_id)
 
     def _tested(self) -> Stream:
-        return self.store.stream("test" if self.corpus.has_test else "val")
+        return self.store.stream(self._part("test"))
 
-    def _counted(self) -> list[str]:
-        return list(self.store.facts["train"])
+    def _part(self, split: Any) -> Any:
+        return "val" if split == "test" and not self.corpus.has_test else split
+
+
+def _check(context: int, source: Source) -> None:
+    if context < 1:
+        raise UserError(f"data.context is {context}: it must be 1 or more")
+    if source.stride is not None and not 1 <= source.stride <= context:
+        raise UserError(f"data.source.stride is {source.stride}: it must be 1..context, and data.context is {context}")
+    if source.bad_rows < 0:
+        raise UserError(f"data.source.bad_rows is {source.bad_rows}: it must be 0 or more")
+    if source.hold_out is not None and not 0 < source.hold_out < 0.5:
+        raise UserError(f"data.source.hold_out is {source.hold_out}: it must be a share between 0 and 0.5")
+
+
+def _held_out(texts: Texts, layout: str, share: float | None) -> Texts:
+    if share is None:
+        return texts
+    if texts.held_out == "no":
+        raise UserError(
+            f"data.source.hold_out: nothing is held out of {layout} with files for validation: leave it out"
+        )
+    return texts._replace(share=share)

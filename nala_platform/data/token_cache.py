@@ -2,6 +2,7 @@
 
 A folder holds the files that its maker wrote and ``manifest.json``, which states their sizes and digests. It is made
 under another name and renamed, so that nobody sees a part of it; processes that want the same one wait for each other.
+What a killed process leaves is swept, or gone on with by makers that can.
 """
 
 import contextlib
@@ -13,11 +14,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from nala_platform.errors import UserError
+from nala_platform.errors import StorageError, UserError
 
-FORMAT = 1  # raised when what makers write changes its meaning
+FORMAT = 2  # raised when what makers write changes its meaning
 MANIFEST = "manifest.json"
 WHOLE = 256 << 20  # bytes
 BLOCK, BLOCKS = 1 << 20, 64
@@ -30,16 +31,23 @@ def default_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "nala"
 
 
-def digest(path: Path) -> str:
-    """SHA-256 of a file up to 256 MiB; of a larger one, of its size and 64 blocks of 1 MiB that are spread evenly."""
+def digest(path: Path, *, whole: int = WHOLE, block: int = BLOCK, blocks: int = BLOCKS) -> str:
+    """SHA-256 of a file up to ``whole`` bytes; of a larger one, of its size and blocks that are spread evenly.
+
+    Args:
+        path: the file.
+        whole: bytes, ``block`` or more.
+        block: bytes of a block.
+        blocks: two or more.
+    """
     size = path.stat().st_size
     with path.open("rb") as file:
-        if size <= WHOLE:
+        if size <= whole:
             return hashlib.file_digest(file, "sha256").hexdigest()
         state = hashlib.sha256(str(size).encode())
-        for index in range(BLOCKS):
-            file.seek(index * (size - BLOCK) // (BLOCKS - 1))
-            state.update(file.read(BLOCK))
+        for index in range(blocks):
+            file.seek(index * (size - block) // (blocks - 1))
+            state.update(file.read(block))
     return state.hexdigest()
 
 
@@ -53,25 +61,33 @@ def key(**facts: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def kept(folder: Path, make: Make) -> dict[str, Any]:
+def kept(folder: Path, make: Make, *, unfinished: Literal["swept", "continued"] = "swept") -> dict[str, Any]:
     """The facts about ``folder``, which is there and whole afterwards.
 
     Args:
         folder: where; all that its content depends on is in its name.
         make: writes files, none in folders of its own, into the folder that it is given, and returns facts as plain
             values, which the manifest keeps.
+        unfinished: what becomes of the files of a ``make`` that was killed or found no room: ``continued``, the next
+            ``make`` is given the folder with them, and must find out what they are worth. Of one that ended in a
+            `UserError` nothing is left.
 
     Raises:
         UserError: the folder cannot be written.
+        StorageError: ``make`` says that there is no room.
     """
     with contextlib.suppress(_DamagedError, FileNotFoundError):
         return _facts(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _alone(folder) as alone:
+            staging = _staging(folder) if alone and unfinished == "continued" else None
             for left in folder.parent.glob(f".{folder.name}.*") if alone else ():
-                shutil.rmtree(left, ignore_errors=True)  # of a process that was killed; the lock is no folder
-            return _made(folder, make)
+                if left != staging:
+                    shutil.rmtree(left, ignore_errors=True)  # of a process that was killed; the lock is no folder
+            return _made(folder, make, staging)
+    except StorageError:
+        raise
     except OSError as error:
         raise UserError(
             f"cannot keep {folder}: {error.strerror or error}; make room there, or name another folder by "
@@ -79,15 +95,23 @@ def kept(folder: Path, make: Make) -> dict[str, Any]:
         ) from error
 
 
-def _made(folder: Path, make: Make) -> dict[str, Any]:
+def _staging(folder: Path) -> Path:
+    return folder.parent / f".{folder.name}.unfinished"
+
+
+def _made(folder: Path, make: Make, staging: Path | None) -> dict[str, Any]:
     try:
         return _facts(folder)  # made by another process while this one waited
     except FileNotFoundError:
         pass
     except _DamagedError as error:
         print(f"nala: note: {folder} is damaged ({error}): it is made again", file=sys.stderr)
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    temporary.chmod(0o755)
+    if staging is None:
+        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+        temporary.chmod(0o755)
+    else:
+        temporary = staging
+        temporary.mkdir(exist_ok=True)
     try:
         facts = make(temporary)
         files = {path.name: [path.stat().st_size, digest(path)] for path in sorted(temporary.iterdir())}
@@ -95,8 +119,12 @@ def _made(folder: Path, make: Make) -> dict[str, Any]:
         for path in (*temporary.iterdir(), temporary):
             _to_disk(path)
         _put(temporary, folder)
-    finally:
+    except UserError:
         shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    finally:
+        if staging is None:
+            shutil.rmtree(temporary, ignore_errors=True)
     return _facts(folder)
 
 

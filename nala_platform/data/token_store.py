@@ -1,24 +1,31 @@
 """A corpus as tokens on disk, read through a memory map: what is in memory does not grow with the text.
 
+All text is encoded once, before training, into the cache; blocks are read from there by their number, so the position
+of a run in its data is (epoch, samples consumed) and nothing else, whatever was tokenised when. Encoding reads the
+files as a stream, notes every `EVERY` batches how far it is, and is gone on with where it was killed.
+
 Shapes: S tokens of a stream.
 """
 
+import sys
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nala_platform.data.corpus import PARTS, Corpus
+from nala_platform.data.bad_rows import BadRows
+from nala_platform.data.corpus import PARTS, Corpus, Place
 from nala_platform.data.samples import Part
-from nala_platform.data.text_files import Piece
 from nala_platform.data.token_cache import kept, key
+from nala_platform.data.token_progress import Progress
+from nala_platform.data.token_writer import WIDTH, begun, note, problems, told
 from nala_platform.data.tokenizer import identity
 from nala_platform.data.tokens import Stream, encode
 from nala_platform.errors import UserError
 
 BATCH = 256  # pieces that are encoded together
-WIDTH = np.dtype("<u2")  # a piece of 4096 characters has at most 16384 bytes
+EVERY = 32  # batches between two notes of the journal
 
 
 class MappedStream(Stream):
@@ -50,63 +57,58 @@ class TokenStore:
 
     Attributes:
         facts: for each part, ``documents``, ``empty`` (documents without text, which are passed over), ``tokens`` (as
-            many as are predicted) and ``bytes``.
+            many as are predicted), ``bytes``, ``words`` (between spaces), ``lines`` (ends of lines), and ``groups``,
+            the documents of each where the data set tells them.
+        bad: rows that were left out.
 
     Raises:
         UserError: text cannot be read, a part has none, or the cache cannot be written.
+        BadFileError: more rows are no text than may be left out.
+        StorageError: the disk has no room for the tokens.
     """
 
     def __init__(self, corpus: Corpus, tokenizer: Any, cache: Path) -> None:
         self._corpus, self._tokenizer = corpus, tokenizer
         self._kind = "<u2" if len(tokenizer) <= 2**16 else "<u4"
         self._folder = cache / f"tokens-{key(corpus=corpus.key(), tokenizer=identity(tokenizer))}"
-        self.facts: dict[str, dict[str, int]] = kept(self._folder, self._make)
+        found = kept(self._folder, self._make, unfinished="continued")
+        self.facts: dict[str, dict[str, Any]] = found["parts"]
+        self.bad = BadRows(corpus.bad_rows)
+        self.bad.count, self.bad.problems = found["bad"]["count"], problems(found["bad"], corpus.root)
+        self.bad.check()
 
     def stream(self, part: Part) -> Stream:
         """The tokens of a part."""
         return MappedStream(self._folder, part, self._kind)
 
     def _make(self, folder: Path) -> dict[str, Any]:
-        writers = {part: _Writer(folder, part, self._tokenizer.eos_token_id, self._kind) for part in PARTS}
-        pieces = self._corpus.pieces()
-        while batch := list(islice(pieces, BATCH)):
-            encoded = encode([piece.text for _, piece in batch], self._tokenizer)
-            for (part, piece), (token_N, bytes_N) in zip(batch, encoded, strict=True):
-                writers[part].add(piece, token_N, bytes_N)
-        facts = {part: writer.finish() for part, writer in writers.items()}
+        root, bad = self._corpus.root, BadRows(self._corpus.bad_rows)
+        with begun(folder, root, self._tokenizer.eos_token_id, self._kind, bad) as (writers, place):
+            if place != Place():
+                print("nala: note: going on with the tokens where an earlier process was stopped", file=sys.stderr)
+            pieces = self._corpus.behind(place, bad)
+            progress, number = None, 0
+            while batch := list(islice(pieces, BATCH)):
+                read = self._corpus.reading.position
+                progress = progress or Progress(folder, self._corpus.size(), before=read)
+                encoded = encode([piece.text for _, piece, _ in batch], self._tokenizer)
+                for (part, piece, _), (token_N, bytes_N) in zip(batch, encoded, strict=True):
+                    writers[part].add(piece, token_N, bytes_N)
+                place, number = batch[-1][2], number + 1
+                if number % EVERY == 0:
+                    note(folder, writers, place, told(bad, root))
+                progress.step(read, sum(writer.written() for writer in writers.values()))
+            if progress is not None:
+                progress.end()
+            note(folder, writers, self._corpus.end(), told(bad, root))
+            facts = {part: writer.finish() for part, writer in writers.items()}
         for part in PARTS if self._corpus.has_test else PARTS[:2]:
             if not facts[part]["bytes"]:
-                raise UserError(f"data.root: {self._corpus.root} has no text for {part}: its files are empty")
-        return facts
+                raise UserError(f"data.root: {self._corpus.root} has no text for {part}{self._why()}")
+        return {"parts": facts, "bad": told(bad, root)}
 
-
-class _Writer:
-    """Writes one stream: eos, then documents, each ended by eos."""
-
-    def __init__(self, folder: Path, part: Part, eos: int, kind: str) -> None:
-        self._kind, self._eos = np.dtype(kind), np.array([eos])
-        self._files = [(folder / f"{part}.{name}").open("wb") for name in ("tokens", "bytes")]
-        self._facts = {"documents": 0, "empty": 0, "tokens": 0, "bytes": 0}
-
-    def add(self, piece: Piece, token_N: np.ndarray, bytes_N: np.ndarray) -> None:
-        """Append a piece."""
-        if not piece.text:
-            self._facts["empty"] += 1
-            return
-        if piece.first:
-            self._facts["documents"] += 1
-            self._write(self._eos, np.zeros(1))
-        self._write(token_N, bytes_N)
-
-    def finish(self) -> dict[str, int]:
-        """End the last document; how much there is."""
-        self._write(self._eos, np.zeros(1))
-        for file in self._files:
-            file.close()
-        return self._facts | {"tokens": self._facts["tokens"] - 1}
-
-    def _write(self, token_N: np.ndarray, bytes_N: np.ndarray) -> None:
-        for file, values, kind in zip(self._files, (token_N, bytes_N), (self._kind, WIDTH), strict=True):
-            file.write(values.astype(kind).tobytes())
-        self._facts["tokens"] += len(token_N)
-        self._facts["bytes"] += int(bytes_N.sum())
+    def _why(self) -> str:
+        share = self._corpus.texts.share
+        if self._corpus.texts.held_out == "documents":
+            return f": too few documents for a share of {share}: raise it by --data.source.hold_out"
+        return ": its files are empty"

@@ -2,8 +2,9 @@
 
 import hashlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from transformers import AutoTokenizer
 
@@ -13,6 +14,7 @@ from nala_platform.data.tokens import train_bpe
 from nala_platform.errors import UserError
 
 BPE_SIZE = 2048
+BPE_TEXT = 1 << 28  # characters of the training part, its first, that a BPE is trained on
 BYTES_SIZE = 257
 BUILT_IN = ("bpe", "bytes")
 
@@ -21,8 +23,8 @@ def make_tokenizer(name: str, vocab_size: int | None, corpus: Corpus, cache: Pat
     """A fast Hugging Face tokenizer with an end of documents.
 
     Args:
-        name: ``bpe``, a byte-level BPE trained on the corpus's training part; ``bytes``, the 256 bytes and eos;
-            anything else is a folder that ``save_pretrained`` has written, or a name on the hub.
+        name: ``bpe``, a byte-level BPE trained on the training part, its first `BPE_TEXT` characters; ``bytes``, the
+            256 bytes and eos; anything else is a folder that ``save_pretrained`` has written, or a name on the hub.
         vocab_size: of ``bpe``; None: 2048. Another tokenizer must have no more tokens than that.
         corpus: read for ``bpe`` alone.
         cache: where the trained one is kept.
@@ -40,11 +42,11 @@ def make_tokenizer(name: str, vocab_size: int | None, corpus: Corpus, cache: Pat
     return tokenizer
 
 
-def load_tokenizer(name: str) -> Any:
+def load_tokenizer(name: str, *, eos: Literal["needed", "optional"] = "needed") -> Any:
     """The tokenizer in a folder, or the one of a name on the hub; this machine's copy is taken when there is one.
 
     Raises:
-        UserError: there is none, it is none of the fast ones, or it has no end of documents.
+        UserError: there is none, it is none of the fast ones, or it has no end of documents where it needs one.
     """
     folder = Path(name).expanduser()
     if not folder.is_dir() and (name.startswith((".", "~", "/")) or name.count("/") > 1 or not name):
@@ -62,7 +64,7 @@ def load_tokenizer(name: str) -> Any:
         tokenizer = _from_hub(name)
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(f"data.tokenizer: {name} is none of the fast tokenizers (tokenizer.json): convert it first")
-    if tokenizer.eos_token_id is None:
+    if eos == "needed" and tokenizer.eos_token_id is None:
         raise UserError(
             f"data.tokenizer: {name} has no eos_token, which ends documents: add one to its tokenizer_config.json"
         )
@@ -76,13 +78,22 @@ def identity(tokenizer: Any) -> str:
 
 def _trained(vocab_size: int, corpus: Corpus, cache: Path) -> Any:
     def make(folder: Path) -> dict[str, Any]:
-        texts = (piece.text for part, piece in corpus.pieces() if part == "train")
-        train_bpe(texts, vocab_size).save_pretrained(folder)
+        train_bpe(_first_texts(corpus), vocab_size).save_pretrained(folder)
         return {}
 
-    folder = cache / f"bpe-{key(corpus=corpus.key(), vocab_size=vocab_size)}"
+    folder = cache / f"bpe-{key(corpus=corpus.key(), vocab_size=vocab_size, characters=BPE_TEXT)}"
     kept(folder, make)
     return load_tokenizer(str(folder))
+
+
+def _first_texts(corpus: Corpus) -> Iterator[str]:
+    characters = 0
+    for part, piece in corpus.pieces():
+        if part == "train":
+            characters += len(piece.text)
+            yield piece.text
+        if characters >= BPE_TEXT:
+            return
 
 
 def _from_hub(name: str) -> Any:

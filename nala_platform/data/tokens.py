@@ -71,6 +71,11 @@ class Stream:
             found += np.bincount(self.token_S[start : start + SLICE], minlength=vocab_size)
         return found
 
+    def width(self) -> int:
+        """Bytes of all tokens that are predicted."""
+        size = len(self.token_S)
+        return sum(int(self.bytes_S[start : start + SLICE].sum(dtype=np.int64)) for start in range(1, size, SLICE))
+
 
 def encode(texts: list[str], tokenizer: Any) -> list[tuple[np.ndarray, np.ndarray]]:
     """The tokens of each text, without special ones, and the bytes that each stands for: int64 ``(N,)`` both.
@@ -137,7 +142,8 @@ class Blocks(Dataset[Sample]):
 class Prompts(Dataset[Sample]):
     """Prompts to be continued, of any length, one a batch; an empty one starts a document.
 
-    A sample: ``tokens (T,)`` int64, ``eos``, the token that ends a document, ``name``, the prompt.
+    A sample: ``tokens (T,)`` int64, ``eos``, the token that ends a document, ``name``, the prompt. A tokenizer without
+    an end of documents gives no ``eos``, and begins with token 0.
     """
 
     def __init__(self, prompts: list[str], tokenizer: Any) -> None:
@@ -148,5 +154,7 @@ class Prompts(Dataset[Sample]):
 
     def __getitem__(self, draw: Draw) -> Sample:
         prompt, eos = self.prompts[draw.index], self.tokenizer.eos_token_id
-        tokens = self.tokenizer(prompt, add_special_tokens=False, verbose=False)["input_ids"] or [eos]
-        return {"tokens": torch.tensor(tokens), "eos": eos, "name": prompt}
+        found = self.tokenizer(prompt, add_special_tokens=False, verbose=False)["input_ids"]
+        if eos is None:
+            return {"tokens": torch.tensor(found or [0]), "name": prompt}
+        return {"tokens": torch.tensor(found or [eos]), "eos": eos, "name": prompt}

@@ -16,7 +16,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from nala_platform.data.corpus import Corpus
+from nala_platform.data.layouts.language import text_files
 from nala_platform.data.order import Draw
+from nala_platform.data.problems import Excluded
 from nala_platform.data.prompts import PromptData
 from nala_platform.data.text import Source, TextData
 from nala_platform.data.tokenizer import load_tokenizer
@@ -49,9 +51,17 @@ def tree(root: Path, kind: str = ".jsonl", texts: dict[str, list[str]] = TEXTS) 
     return root
 
 
+OWN = ("text_column", "stride", "bad_rows", "hold_out", "seed")
+
+
 def data(root: Path, **options) -> TextData:
-    source = Source(cache_dir=str(root.parent / "cache"), text_column=options.pop("text_column", "text"))
+    own = {name: options.pop(name) for name in OWN if name in options}
+    source = Source(cache_dir=str(root.parent / "cache"), **own)
     return TextData(str(root), source=source, **{"vocab_size": 270, "context": 16} | options)
+
+
+def found_files(root: Path) -> Corpus:
+    return Corpus(root, text_files(root, Excluded(None, root)))
 
 
 def tokens(module: TextData, part: str) -> list[int]:
@@ -99,7 +109,7 @@ def test_a_hash_splits_one_file_and_nothing_is_lost(tmp_path: Path):
     lines = [f"{index} of many lines, more or less\n" for index in range(20_000)]
     root = tmp_path / "mine.txt"
     root.write_text("".join(lines))
-    pieces = [*Corpus(root, "text").pieces()]
+    pieces = [*found_files(root).pieces()]
     assert "".join(piece.text for _, piece in pieces) == "".join(lines)
     share = {part: sum(one == part for one, _ in pieces) / len(pieces) for part in ("train", "val", "test")}
     assert share["val"] == pytest.approx(0.05, abs=0.01) and share["test"] == pytest.approx(0.05, abs=0.01)
@@ -117,7 +127,7 @@ def test_equal_texts_are_never_in_two_parts(tmp_path: Path):
     root = tmp_path / "rows.jsonl"
     root.write_text("\n".join(map(json.dumps, rows)))
     parts: dict[str, set[str]] = {}
-    for part, piece in Corpus(root, "text").pieces():
+    for part, piece in found_files(root).pieces():
         parts.setdefault(piece.text, set()).add(part)
     assert len(parts) == 50 and all(len(found) == 1 for found in parts.values())
     assert {part for found in parts.values() for part in found} == {"train", "val", "test"}
@@ -134,9 +144,9 @@ def test_parts_are_told_by_names_of_files_and_folders(tmp_path: Path):
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text('{"text": "a"}')
     (tmp_path / ".hidden.txt").write_text("")
-    corpus = Corpus(tmp_path, "text")
+    corpus = found_files(tmp_path)
     for part, wanted in names.items():
-        assert [path.relative_to(tmp_path).as_posix() for path in corpus.files[part]] == wanted
+        assert [path.relative_to(tmp_path).as_posix() for path in corpus.texts.files[part]] == wanted
     assert corpus.protocol()["files passed over"] == others
 
 

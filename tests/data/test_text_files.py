@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from nala_platform.data.text_files import PIECE, read_pieces
+from nala_platform.data.text_files import PIECE, Reading, read_pieces
 from nala_platform.errors import UserError
 
 DOCUMENTS = ["Grüße, 日本\r\n and 🙂\u2028", "x" * 9000, "", "a line\n" * 3000, "\ufefflast"]
@@ -37,7 +37,7 @@ def write(folder: Path, kind: str, texts=DOCUMENTS) -> Path:
 
 def documents(path: Path, column: str = "text") -> list[str]:
     found: list[str] = []
-    for piece in read_pieces(path, column):
+    for piece in read_pieces(path, Reading(column)):
         assert len(piece.text) <= PIECE
         if piece.first:
             found.append("")
@@ -53,20 +53,20 @@ def test_documents_come_back_and_are_cut_as_those_of_plain_files(tmp_path: Path,
     for index, text in enumerate(DOCUMENTS[:4]):
         file = tmp_path / f"{index}.txt"
         file.write_bytes(text.encode())
-        plain += read_pieces(file, "text")
-    assert [*read_pieces(path, "text")][: len(plain)] == plain
+        plain += read_pieces(file, Reading())
+    assert [*read_pieces(path, Reading())][: len(plain)] == plain
 
 
 def test_a_long_text_is_cut_at_ends_of_lines_wherever_the_reading_stops(tmp_path: Path, monkeypatch):
     text = "ä line of text\n" * 2000
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbf" + text.encode())
-    whole = [*read_pieces(path, "text")]
+    whole = [*read_pieces(path, Reading())]
     assert "".join(piece.text for piece in whole) == text
     assert [piece.first for piece in whole] == [True] + [False] * (len(whole) - 1)
     assert all(piece.text.endswith("\n") for piece in whole) and len(whole) == 8
     monkeypatch.setattr("nala_platform.data.text_files.CHUNK", 7)
-    assert [*read_pieces(path, "text")] == whole
+    assert [*read_pieces(path, Reading())] == whole
 
 
 def test_blank_lines_between_rows_are_no_rows(tmp_path: Path):
@@ -78,7 +78,7 @@ def test_blank_lines_between_rows_are_no_rows(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.jsonl", b'{"text": "a"}\n{"text": "b"\n', "a.jsonl, line 2: no valid JSON"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": "b"\n', "a.jsonl: line 2: no valid JSON"),
         ("a.jsonl", b'{"text": "a"}\n[1]\n', "line 2: a line must be an object"),
         ("a.jsonl", b'{"body": "a"}\n', r"line 1: no 'text' \(there: body\): name the column by --data.source.text_co"),
         ("a.jsonl", b'\n{"text": null}\n', "line 2: text is null, not text"),
@@ -86,13 +86,13 @@ def test_blank_lines_between_rows_are_no_rows(tmp_path: Path):
         ("a.jsonl", b'{"text": "a"}\n{"text": "\xe9"}\n', "line 2: bytes that are not UTF-8"),
         ("a.jsonl", b'{"text": "\\ud83d"}\n', "line 1: text holds half a surrogate pair"),
         ("a.jsonl", b"[" * 100_000, "line 1: no valid JSON"),
-        ("a.txt", b"one\ntwo\ncaf\xe9\n", "a.txt, line 3: bytes that are not UTF-8: convert the file"),
-        ("a.txt", b"x" * (1 << 20) + b"\n\xe2\x82", "a.txt, line 2: bytes that are not UTF-8"),
-        ("a.jsonl.gz", b"no gzip", "a.jsonl.gz cannot be read: Not a gzipped"),
-        ("a.jsonl.gz", gzip.compress(rows(DOCUMENTS))[:-30], "a.jsonl.gz cannot be read"),
-        ("a.jsonl.zst", b"no zstd", "a.jsonl.zst cannot be read"),
+        ("a.txt", b"one\ntwo\ncaf\xe9\n", "a.txt: line 3: bytes that are not UTF-8: convert the file"),
+        ("a.txt", b"x" * (1 << 20) + b"\n\xe2\x82", "a.txt: line 2: bytes that are not UTF-8"),
+        ("a.jsonl.gz", b"no gzip", "a.jsonl.gz: cannot be read: Not a gzipped"),
+        ("a.jsonl.gz", gzip.compress(rows(DOCUMENTS))[:-30], "a.jsonl.gz: cannot be read"),
+        ("a.jsonl.zst", b"no zstd", "a.jsonl.zst: cannot be read"),
         ("a.jsonl.zst", zstandard.compress(b'{"text": "a"}\n' * 999)[:-3], "it ends in the middle of its zstd data"),
-        ("a.parquet", b"PAR1 nothing PAR1", "a.parquet cannot be read as parquet"),
+        ("a.parquet", b"PAR1 nothing PAR1", "a.parquet: cannot be read as parquet"),
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes, message: str):

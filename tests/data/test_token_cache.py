@@ -117,27 +117,24 @@ def test_one_that_was_killed_leaves_no_lock_and_its_rest_is_swept(tmp_path: Path
     assert not [path for path in tmp_path.glob(".entry.*") if path.is_dir()]
 
 
-def test_a_large_file_s_digest_reads_blocks_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_large_file_s_digest_reads_blocks_of_it(tmp_path: Path):
     path = tmp_path / "a"
     path.write_bytes(bytes(10_000))
-    whole = digest(path)
-    monkeypatch.setattr(token_cache, "WHOLE", 100)
-    monkeypatch.setattr(token_cache, "BLOCK", 10)
-    sampled = digest(path)
-    assert sampled != whole
+    sampled = digest(path, whole=100, block=10)
+    assert sampled != digest(path) == digest(path, whole=10_000, block=10)
     for place in (0, 9_999, 9_990 * 31 // 63):
         content = bytearray(10_000)
         content[place] = 1
         path.write_bytes(content)
-        assert digest(path) != sampled
+        assert digest(path, whole=100, block=10) != sampled
     path.write_bytes(bytes(10_001))
-    assert digest(path) != sampled
+    assert digest(path, whole=100, block=10) != sampled
 
 
 def test_the_name_follows_the_facts_and_the_format(monkeypatch: pytest.MonkeyPatch):
     name = key(a=[1, "x"], b=None)
     assert name == key(b=None, a=[1, "x"]) != key(a=[1, "y"], b=None)
-    monkeypatch.setattr(token_cache, "FORMAT", 2)
+    monkeypatch.setattr(token_cache, "FORMAT", 99)
     assert key(a=[1, "x"], b=None) != name
 
 
