@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nala_platform.runs import save_figure
 
+LEGEND = 20  # classes that a legend has room for
 Palette = tuple[tuple[int, int, int], ...]
 
 
@@ -81,8 +82,18 @@ class ClassificationPictures(Callback):
         save_figure(figure, Path(trainer.default_root_dir) / "predictions.png")
 
 
+def _commonest(samples: list[tuple[np.ndarray, np.ndarray, np.ndarray]], classes: int) -> list[int]:
+    """The classes in truth or prediction, ascending; of more than `LEGEND` those with the most pixels."""
+    shown = np.concatenate([mask.ravel() for _, *masks in samples for mask in masks])
+    count_C = np.bincount(shown[(shown >= 0) & (shown < classes)], minlength=classes)
+    ranked = np.argsort(-count_C, kind="stable")[: min(LEGEND, int((count_C > 0).sum()))]
+    return sorted(ranked.tolist())
+
+
 class SegmentationPictures(Callback):
     """Writes ``predictions.png`` after a test: image, truth, prediction and mistakes, a row a sample, with a legend.
+
+    The legend names the classes that are to be seen.
 
     Args:
         count: how many samples: the first few of each batch, as many of each as it takes.
@@ -129,9 +140,10 @@ class SegmentationPictures(Callback):
                 axes.axis("off")
         for axes, title in zip(grid[0], ("image", "truth", "prediction", "mistakes"), strict=True):
             axes.set_title(title, fontsize=10)
+        named = list(zip(data.palette, data.class_names, strict=True))
         handles = [
-            Patch(facecolor=tuple(channel / 255 for channel in colour), label=name)
-            for colour, name in list(zip(data.palette, data.class_names, strict=False))[:12]
+            Patch(facecolor=tuple(channel / 255 for channel in named[index][0]), label=named[index][1])
+            for index in _commonest(samples, len(named))
         ]
         handles.append(Patch(facecolor="black", label="ignored"))
         figure.legend(

@@ -60,7 +60,13 @@ def by_name(paths: Iterable[Path], name: Callable[[Path], str], excluded: Exclud
     return ByName(kept, left_out - kept.keys())
 
 
-def paired(images: ByName, masks: ByName, folders: tuple[Path, Path], named: Callable[[Path], str]) -> list[Pair]:
+def paired(
+    images: ByName,
+    masks: ByName,
+    folders: tuple[Path, Path],
+    named: Callable[[Path], str],
+    partners: tuple[str, str] = ("mask", "image"),
+) -> list[Pair]:
     """Images and masks of the same names, sorted; what has no partner, or a folder that is empty, is reported.
 
     Args:
@@ -68,6 +74,7 @@ def paired(images: ByName, masks: ByName, folders: tuple[Path, Path], named: Cal
         masks: likewise.
         folders: where the images and the masks are looked for.
         named: gives `Pair.name` of an image's path.
+        partners: what an image lacks that has no mask, and a mask that has no image, for the message.
     """
     names = (images.kept.keys() | masks.kept.keys()) - images.left_out - masks.left_out
     for files, folder in zip((images, masks), folders, strict=True):
@@ -77,8 +84,8 @@ def paired(images: ByName, masks: ByName, folders: tuple[Path, Path], named: Cal
     problems = [
         Problem("unpaired", files.kept[name], f"has no {partner} of the same name in {folder}")
         for files, others, partner, folder in (
-            (images, masks, "mask", folders[1]),
-            (masks, images, "image", folders[0]),
+            (images, masks, partners[0], folders[1]),
+            (masks, images, partners[1], folders[0]),
         )
         for name in sorted(names & files.kept.keys() - others.kept.keys())
     ]
