@@ -47,7 +47,7 @@ def against_tokens(axes: Axes, lengths: list[int], title: str, unit: str) -> Non
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     ticks = sorted(set(lengths))
-    axes.set_xticks(ticks, [f"{round(tick / 1024)}k" if tick >= 1024 else str(tick) for tick in ticks])
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.xaxis.minorticks_off()
     axes.set_xlabel("tokens N")
     axes.set_ylabel(unit)

@@ -80,7 +80,7 @@ def _against_size(case: Upscaling, options: Namespace) -> list[Row]:
     rows, reason = [], ""
     for side in sorted(set(options.sides)):
         case = case._replace(side=side)
-        reason = reason or _reason_not_to_run(case, measured, options.limit)
+        reason = _reason_not_to_run(case, measured, options.limit) or reason
         if not reason:
             print(f"  {PASSES[case.is_training]}, {case.contestant}, {case.tokens} tokens", file=sys.stderr, flush=True)
             try:

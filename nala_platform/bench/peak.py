@@ -119,7 +119,8 @@ def free_bytes(device: str) -> int:
     if device != "cpu":
         import torch
 
-        return torch.cuda.mem_get_info()[0]
+        # what PyTorch's allocator holds in reserve is to be had too
+        return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     free = [_machine_free()]
     group = Path("/sys/fs/cgroup")
     try:

@@ -48,12 +48,14 @@ def test_what_does_not_fit_is_computed_by_its_law_and_says_so(tmp_path: Path, mo
 
     monkeypatch.setattr(memory, "_peak", peak)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 4000 * MB)
-    main(["memory", "--sides", "32", "64", "265", "--size", "nano", "--output", str(tmp_path)])
+    main(["memory", "--sides", "32", "64", "265", "512", "--size", "nano", "--output", str(tmp_path)])
     rows = table(tmp_path)
     expected = (500 * 265**2 + 30 * 265**4) / MB
     row = rows["training step", 265**2, "softmax-materialised"]
     assert row["status"] == "extrapolated" and row["note"].startswith("from 1024 and 4096 tokens: needs about 155.")
     assert float(row["peak_mb"]) == pytest.approx(expected, rel=1e-5)
+    larger = rows["training step", 512**2, "softmax-materialised"]
+    assert larger["note"].startswith("from 1024 and 4096 tokens: needs about 2164")  # its own need, not the first's
     nala = rows["training step", 265**2, "nala/auto"]
     assert nala["status"] == "measured" and float(nala["peak_mb"]) == pytest.approx(1000 + 500 * 265**2 / MB, rel=1e-5)
     saved = 100 * (1 - float(nala["peak_mb"]) / expected)
