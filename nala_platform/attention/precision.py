@@ -41,8 +41,15 @@ class _WidenBounded(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        top = torch.finfo(ctx.narrow).max
-        return torch.where(grad.isinf(), grad, grad.clamp(-top, top)).to(ctx.narrow)
+        return bounded(grad, ctx.narrow)
+
+
+def bounded(grad: Tensor, dtype: torch.dtype) -> Tensor:
+    """``grad`` in ``dtype``: finite numbers saturate at its largest, inf and NaN stay what they are."""
+    if grad.dtype == dtype:
+        return grad
+    top = torch.finfo(dtype).max
+    return torch.where(grad.isinf(), grad, grad.clamp(-top, top)).to(dtype)
 
 
 def autocast_off(x: Tensor) -> AbstractContextManager[object]:

@@ -1,4 +1,8 @@
-"""torch.export and torch.compile(fullgraph=True) with a dynamic number of tokens: one graph for all lengths."""
+"""torch.export and torch.compile(fullgraph=True) with a dynamic number of tokens: one graph for all lengths.
+
+In float64: what is traced is another backend than what runs without, and a query whose keys all have other signs lifts
+the difference of their roundings by 1 / eps.
+"""
 
 import pytest
 import torch
@@ -31,7 +35,7 @@ class Module(torch.nn.Module):
 
 @pytest.fixture
 def arguments(make_inputs):
-    def make(N, dtype=torch.float32, B=2):
+    def make(N, dtype=torch.float64, B=2):
         inputs = make_inputs(N, dtype=dtype, B=B)
         return (*inputs[:3], *(table.float() for table in inputs.rope), inputs.mask)
 
@@ -46,13 +50,13 @@ def test_export(arguments, name, is_causal, B):
     module = Module(name, is_causal)
     exported = torch.export.export(module, arguments(70, B=B), dynamic_shapes=axes).module()
     for N in (2, 33, 64, 130):
-        torch.testing.assert_close(exported(*arguments(N, B=B)), module(*arguments(N, B=B)), rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(exported(*arguments(N, B=B)), module(*arguments(N, B=B)), rtol=1e-9, atol=1e-8)
 
 
 @CASES
 def test_compile_in_one_graph(arguments, name, is_causal):
     """Through the tracer and the autograd of the compiler; inductor's code generation is in the slow test."""
-    _check_compiled(Module(name, is_causal), arguments, lengths=(70, 33), compiler="aot_eager", dtype=torch.float32)
+    _check_compiled(Module(name, is_causal), arguments, lengths=(70, 33), compiler="aot_eager", dtype=torch.float64)
 
 
 def test_compile_in_half_precision(arguments):
@@ -63,20 +67,20 @@ def test_compile_in_half_precision(arguments):
 @pytest.mark.slow
 @CASES
 def test_compile_with_inductor(arguments, name, is_causal):
-    _check_compiled(Module(name, is_causal), arguments, lengths=(70, 64, 1), compiler="inductor", dtype=torch.float32)
+    _check_compiled(Module(name, is_causal), arguments, lengths=(70, 64, 1), compiler="inductor", dtype=torch.float64)
 
 
 def _check_compiled(module, arguments, *, lengths, compiler, dtype):
     torch.compiler.reset()
     compiled = torch.compile(module, fullgraph=True, dynamic=True, backend=compiler)
-    tolerance = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 1e-2, "atol": 1e-2}
+    tolerance = {"rtol": 1e-8, "atol": 1e-8} if dtype == torch.float64 else {"rtol": 1e-2, "atol": 1e-2}
     for N in lengths:
         results = []
         for run in (module, compiled):
             inputs = arguments(N, dtype)
             leaves = [x.requires_grad_() for x in inputs[:3]]
             out = run(*inputs)
-            results.append((out, *torch.autograd.grad(out.float().square().sum(), leaves)))
+            results.append((out, *torch.autograd.grad(out.square().sum(), leaves)))
         for ours, theirs in zip(*results, strict=True):
             scale = theirs.detach().float().abs().max().clamp_min(1)
             torch.testing.assert_close(ours / scale, theirs / scale, check_dtype=False, **tolerance)

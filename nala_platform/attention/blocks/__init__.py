@@ -1,0 +1,1 @@
+"""The linear form block by block, eager and compiled."""

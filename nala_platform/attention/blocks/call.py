@@ -1,0 +1,141 @@
+"""How one call is cut into blocks.
+
+Shapes: B batch, H heads, N queries, M keys, L tokens of a block, D head size, E value size, F = 2D features.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nala_platform.attention.blocks.both_ways import (
+    QueryGradient,
+    Setting,
+    Sums,
+    key_back,
+    key_sums,
+    query_back,
+    query_out,
+)
+from nala_platform.attention.blocks.causal import STRETCH, causal_back, causal_out
+from nala_platform.attention.blocks.closed_form import EAGER, Map, Words
+from nala_platform.attention.precision import widest
+from nala_platform.attention.signature import AlphaRange, Options, Rope
+
+CACHED = 1 << 17
+"""Numbers of one tensor of a block on a CPU: half a megabyte in float32, so that the ten or so that live at once stay
+in the second-level caches of two cores."""
+LAUNCHED = 1 << 25
+"""On other devices: so many that starting a kernel is no part of the time, and still no second copy of a long input."""
+SHORTEST = 128
+"""Tokens of a block at least: with fewer the products are too thin."""
+KEPT = 25
+"""Share of queries, keys and values to which the sums that the causal form keeps of each block come: one 25th."""
+
+
+class Kernels(NamedTuple):
+    """The functions of ``both_ways`` and ``causal``, as they are or compiled, and the words they are written in."""
+
+    words: Words
+    key_sums: Callable[..., Sums]
+    query_out: Callable[..., Tensor]
+    query_back: Callable[..., QueryGradient]
+    key_back: Callable[..., tuple[Tensor, Tensor]]
+    causal_out: Callable[..., tuple[Tensor, Sums]]
+    causal_back: Callable[..., tuple[QueryGradient, Tensor, Tensor]]
+
+
+AS_THEY_ARE = Kernels(EAGER, key_sums, query_out, query_back, key_back, causal_out, causal_back)
+
+
+class Rows(NamedTuple):
+    """Some heads of some samples, which a block takes together."""
+
+    batch: slice
+    heads: slice
+
+    def of(self, x_BHXX: Tensor, tokens: slice = slice(None)) -> Tensor:
+        """Their part of a tensor (B, H, N, …), of some tokens."""
+        return x_BHXX[self.batch, self.heads, tokens]
+
+    def range(self, alpha_range: AlphaRange) -> AlphaRange:
+        low, high = (bound[self.heads] if isinstance(bound, Tensor) else bound for bound in alpha_range)
+        return low, high
+
+
+def cut(shape: torch.Size, width: int, budget: int, least: int) -> tuple[list[Rows], int]:
+    """(groups of rows, tokens of a block) such that rows x tokens x width is about ``budget``.
+
+    All rows go together where blocks of ``least`` tokens allow it: a product over many is shared out better over cores
+    than one.
+    """
+    batch, heads, tokens = shape[:3]
+    least = min(least, tokens)
+    rows = max(1, min(batch * heads, budget // (least * width)))
+    if rows >= heads:
+        samples = rows // heads
+        groups = [Rows(slice(first, first + samples), slice(None)) for first in range(0, batch, samples)]
+        rows = heads * min(samples, batch)
+    else:
+        groups = [
+            Rows(slice(sample, sample + 1), slice(first, first + rows))
+            for sample in range(batch)
+            for first in range(0, heads, rows)
+        ]
+    return groups, max(least, min(tokens, budget // (rows * width)))
+
+
+class Call(NamedTuple):
+    """One call cut into blocks, and what is the same in all of them."""
+
+    groups: list[Rows]
+    length: int
+    tables: Rope | None
+    setting: Setting
+    options: Options
+    kernels: Kernels
+
+    def blocks(self, tokens: int) -> list[slice]:
+        """Stretches of ``length`` tokens; the last may be shorter."""
+        return [slice(first, min(first + self.length, tokens)) for first in range(0, tokens, self.length)]
+
+    def turn(self, block: slice) -> Rope | None:
+        """The rows of the rotary tables."""
+        return None if self.tables is None else (self.tables[0][block], self.tables[1][block])
+
+    def hidden(self, rows: Rows, block: slice) -> Tensor | None:
+        """Which keys are ignored, (B, L)."""
+        mask_BM = self.options.key_padding_mask
+        return None if mask_BM is None else mask_BM[rows.batch, block]
+
+    def count(self, rows: Rows, key: Tensor) -> Tensor | float:
+        """How many keys a query sees, at least 1; broadcasts against (B, H, F)."""
+        mask_BM = self.options.key_padding_mask
+        if mask_BM is None:
+            return float(key.shape[2])
+        return (~mask_BM[rows.batch]).sum(1).clamp_min(1)[:, None, None]
+
+    def no_sums(self, rows: Rows, query: Tensor, value: Tensor) -> Sums:
+        """Sums over no key."""
+        part = rows.of(query)
+        shape, features, dtype = part.shape[:2], 2 * part.shape[-1], widest(query)
+        return Sums(
+            query.new_zeros((*shape, features, value.shape[-1]), dtype=dtype),
+            query.new_zeros((*shape, features), dtype=dtype),
+        )
+
+
+def cut_up(query: Tensor, value: Tensor, options: Options, kernels: Kernels) -> Call:
+    what = Map(options.direction, options.alpha_gate, options.key_power)
+    setting = Setting(what, kernels.words, options.eps)
+    tables = None if options.rope is None else kernels.words.tables(options.rope, widest(query))
+    size, values = query.shape[-1], value.shape[-1]
+    least = SHORTEST
+    if options.is_causal:
+        least = max(least, -(-KEPT * 2 * size * (values + 1) // ((2 * size + values) * STRETCH)) * STRETCH)
+    budget = CACHED if query.device.type == "cpu" else LAUNCHED
+    groups, length = cut(query.shape, max(size, values), budget, least)
+    if options.is_causal and length > STRETCH:
+        length -= length % STRETCH
+    return Call(groups, length, tables, setting, options, kernels)

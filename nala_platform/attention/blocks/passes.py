@@ -1,0 +1,147 @@
+"""Forward and backward over all blocks of a call.
+
+Shapes: B batch, H heads, N queries, M keys, L tokens of a block, D head size, E value size, F = 2D features.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nala_platform.attention.blocks.both_ways import QueryGradient, Sums
+from nala_platform.attention.blocks.call import Call, Rows
+from nala_platform.attention.precision import bounded, widest
+from nala_platform.attention.signature import Options
+
+
+def forward(call: Call, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """(out, what the backward pass is given: the means over the keys, two tensors a group of rows)."""
+    out, kept = _like(value, query.shape[2]), []
+    for rows in call.groups:
+        sums = call.no_sums(rows, query, value)
+        for block in call.blocks(key.shape[2]):
+            place = call.hidden(rows, block), call.turn(block), call.setting
+            _add(sums, call.kernels.key_sums(rows.of(key, block), rows.of(value, block), *place))
+        means = _divided(sums, call.count(rows, key))
+        alpha_range = rows.range(call.options.alpha_range)
+        for block in call.blocks(query.shape[2]):
+            place = call.turn(block), alpha_range, call.setting
+            rows.of(out, block).copy_(call.kernels.query_out(rows.of(query, block), means, *place))
+        kept += means
+    return out, kept
+
+
+def backward(
+    call: Call, query: Tensor, key: Tensor, value: Tensor, grad: Tensor, kept: list[Tensor]
+) -> tuple[Tensor | None, ...]:
+    grads = Gradients.of(query, key, value, call.options)
+    for number, rows in enumerate(call.groups):
+        means = Sums(*kept[2 * number : 2 * number + 2])
+        alpha_range = rows.range(call.options.alpha_range)
+        grad_sums = call.no_sums(rows, query, value)
+        for block in call.blocks(query.shape[2]):
+            place = call.turn(block), alpha_range, call.setting
+            back = call.kernels.query_back(rows.of(query, block), rows.of(grad, block), means, *place)
+            _add(grad_sums, back.sums)
+            grads.put_query(rows, block, back)
+        grad_means = _divided(grad_sums, call.count(rows, key))
+        for block in call.blocks(key.shape[2]):
+            place = call.hidden(rows, block), grad_means, call.turn(block), call.setting
+            grads.put_key(rows, block, *call.kernels.key_back(rows.of(key, block), rows.of(value, block), *place))
+    return grads.tuple()
+
+
+def causal_forward(call: Call, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """(out, what the backward pass is given: the sums before each block but the first, two tensors each)."""
+    out, kept = _like(value, query.shape[2]), []
+    count_BN = _counts(query, call.options.key_padding_mask)
+    for rows in call.groups:
+        sums = call.no_sums(rows, query, value)
+        alpha_range = rows.range(call.options.alpha_range)
+        for block in call.blocks(query.shape[2]):
+            kept += sums if block.start else ()
+            seen = call.hidden(rows, block), count_BN[rows.batch if len(count_BN) > 1 else slice(None), block]
+            place = sums, call.turn(block), alpha_range, call.setting
+            inputs = (rows.of(x, block) for x in (query, key, value))
+            out_BHLE, sums = call.kernels.causal_out(*inputs, *seen, *place)
+            rows.of(out, block).copy_(out_BHLE)
+    return out, kept
+
+
+def causal_backward(
+    call: Call, query: Tensor, key: Tensor, value: Tensor, grad: Tensor, kept: list[Tensor]
+) -> tuple[Tensor | None, ...]:
+    grads = Gradients.of(query, key, value, call.options)
+    count_BN = _counts(query, call.options.key_padding_mask)
+    blocks = call.blocks(query.shape[2])
+    for number, rows in enumerate(call.groups):
+        first = 2 * number * (len(blocks) - 1)
+        alpha_range = rows.range(call.options.alpha_range)
+        grad_sums = call.no_sums(rows, query, value)
+        for place, block in reversed([*enumerate(blocks)]):
+            before = first + 2 * (place - 1)
+            sums = Sums(*kept[before : before + 2]) if place else call.no_sums(rows, query, value)
+            seen = call.hidden(rows, block), count_BN[rows.batch if len(count_BN) > 1 else slice(None), block]
+            rest = sums, grad_sums, call.turn(block), alpha_range, call.setting
+            inputs = (rows.of(x, block) for x in (query, key, value, grad))
+            back, key_grad, value_grad = call.kernels.causal_back(*inputs, *seen, *rest)
+            grad_sums = back.sums
+            grads.put_query(rows, block, back)
+            grads.put_key(rows, block, key_grad, value_grad)
+    return grads.tuple()
+
+
+class Gradients(NamedTuple):
+    """Where the blocks put theirs."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    bounds_H: tuple[Tensor | None, Tensor | None]
+    """of low and high, where they are tensors"""
+
+    @classmethod
+    def of(cls, query: Tensor, key: Tensor, value: Tensor, options: Options) -> "Gradients":
+        low, high = (torch.zeros_like(bound) if isinstance(bound, Tensor) else None for bound in options.alpha_range)
+        return cls(_like(query, query.shape[2]), _like(key, key.shape[2]), _like(value, value.shape[2]), (low, high))
+
+    def put_query(self, rows: Rows, block: slice, back: QueryGradient) -> None:
+        """Write the block's; add to those of low and high."""
+        rows.of(self.query, block).copy_(bounded(back.query_BHLD, self.query.dtype))
+        for bound_H, own_BH in zip(self.bounds_H, (back.low_BH, back.high_BH), strict=True):
+            if bound_H is not None:
+                bound_H[rows.heads] += own_BH.sum(0)
+
+    def put_key(self, rows: Rows, block: slice, key_BHLD: Tensor, value_BHLE: Tensor) -> None:
+        """Write the block's."""
+        rows.of(self.key, block).copy_(bounded(key_BHLD, self.key.dtype))
+        rows.of(self.value, block).copy_(value_BHLE)
+
+    def tuple(self) -> tuple[Tensor | None, ...]:
+        """In the order of the inputs."""
+        return self.query, self.key, self.value, *self.bounds_H
+
+
+def _like(x_BHNX: Tensor, tokens: int) -> Tensor:
+    """An empty tensor (B, H, tokens, X), tokens before heads in memory where x is the view of a projection."""
+    batch, heads, _, size = x_BHNX.shape
+    if x_BHNX.stride(1) < x_BHNX.stride(2):
+        return x_BHNX.new_empty((batch, tokens, heads, size)).transpose(1, 2)
+    return x_BHNX.new_empty((batch, heads, tokens, size))
+
+
+def _add(sums: Sums, more: Sums) -> None:
+    for whole, part in zip(sums, more, strict=True):
+        whole.add_(part)
+
+
+def _divided(sums: Sums, count: Tensor | float) -> Sums:
+    count_F1 = count[..., None] if isinstance(count, Tensor) else count
+    return Sums(sums.key_value_BHFE / count_F1, sums.key_BHF / count)
+
+
+def _counts(query: Tensor, mask_BN: Tensor | None) -> Tensor:
+    """How many keys each query sees, (B or 1, N)."""
+    if mask_BN is None:
+        return torch.arange(1, query.shape[2] + 1, device=query.device, dtype=widest(query))[None]
+    return (~mask_BN).cumsum(1).to(widest(query))
