@@ -33,8 +33,7 @@ def main(words: list[str]) -> None:
         UserError: the data cannot be named at all, or a file cannot be written.
     """
     options, typed = _arguments().parse_known_args(words)
-    if options.output is not None and options.output.suffix not in (".csv", ".json"):
-        raise UserError(f"--output {options.output}: its name must end with .csv (the problems) or .json (all)")
+    _check_names(options)
     with collecting() as listed:
         findings, sampler = Findings(_built(typed, listed)), Sampler()
         start = time.monotonic()
@@ -64,6 +63,21 @@ def _arguments() -> Arguments:
     parser.add_argument("--fix-list", type=Path, help="a list of the bad files, for --data.exclude")
     parser.add_argument("--picture", type=Path, help="FILE.png: some training samples with their labels")
     return parser
+
+
+def _check_names(options: argparse.Namespace) -> None:
+    """Refuse what could not be written after a long look."""
+    for flag, path, ends in (
+        ("--output", options.output, (".csv", ".json")),
+        ("--picture", options.picture, (".png", ".pdf", ".svg")),
+        ("--fix-list", options.fix_list, ("",)),
+    ):
+        if path is None:
+            continue
+        if not path.name.lower().endswith(ends):
+            raise UserError(f"{flag} {path}: its name must end with {' or '.join(ends)}")
+        if path.is_dir() or not path.absolute().parent.is_dir():
+            raise UserError(f"{flag} {path}: {'that is a folder' if path.is_dir() else 'there is no such folder'}")
 
 
 def _count(text: str) -> int:

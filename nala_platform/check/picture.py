@@ -54,10 +54,8 @@ def draw(data: DataModule, sampler: Sampler, path: Path) -> None:
     """Write the picture: a row a class; or image, mask and both; or small and large; or pieces of text.
 
     Raises:
-        UserError: no sample can be shown, or the name is no picture's.
+        UserError: no sample can be shown.
     """
-    if path.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise UserError(f"--picture {path}: its name must end with .png, .pdf or .svg")
     if not sampler.kept:
         raise UserError("--picture: there is no good training sample to be shown")
     items: Any = data.whole("train")
@@ -73,7 +71,6 @@ def draw(data: DataModule, sampler: Sampler, path: Path) -> None:
         figure = _masks(data, first[:SCENES])
     else:
         figure = _pairs(data, first[:SCENES])
-    path.parent.mkdir(parents=True, exist_ok=True)
     save_figure(figure, path)
 
 

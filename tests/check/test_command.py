@@ -130,6 +130,10 @@ def test_a_mistake_of_the_user_is_no_finding(tmp_path):
         main(["--task", "cls", "--config", "image_folder", "--data.rot", "x"])
     with pytest.raises(UserError, match=r"\.csv"):
         main(["--task", "cls", "--output", str(tmp_path / "found.txt")])
+    with pytest.raises(UserError, match="no such folder"):
+        main(["--task", "cls", "--fix-list", str(tmp_path / "none" / "list.txt")])
+    with pytest.raises(UserError, match=r"\.png"):
+        main(["--task", "cls", "--picture", str(tmp_path / "samples")])
     with pytest.raises(UserError, match="begins no run"):
         main(["--resume", "runs/x"])
 

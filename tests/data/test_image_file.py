@@ -1,13 +1,17 @@
 """Files as people have them (FAULTS I1, G5): converted properly, or refused in one line."""
 
+import hashlib
+import pickle
 import struct
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from nala_platform.data.image_file import read_image, read_indices
+from nala_platform.data.image_file import Opened, read_image, read_indices, watching
+from nala_platform.data.problems import BadFileError
 from nala_platform.errors import UserError
 
 MARKED = np.zeros((30, 50, 3), np.uint8)
@@ -167,3 +171,48 @@ def test_mask_modes_without_indices_are_refused(tmp_path):
     refused(read_indices, tmp_path / "a.png", "mode LA")
     Image.fromarray(np.array([[-1, 3]], np.int32)).save(tmp_path / "a.tif")
     refused(read_indices, tmp_path / "a.tif", "outside 0..65535")
+
+
+def test_an_error_tells_its_kind_and_file_also_from_another_process(tmp_path):
+    Image.fromarray(np.ones((2, 2), np.float32)).save(tmp_path / "float.tif")
+    Image.fromarray(np.zeros((4, 4), np.uint8)).save(tmp_path / "mask.jpg")
+    Image.fromarray(np.array([[-1, 3]], np.int32)).save(tmp_path / "negative.tif")
+    (tmp_path / "empty.png").touch()
+    (tmp_path / "page.png").write_text("<html>")
+    for function, name, kind in (
+        (read_image, "none.png", "missing"),
+        (read_image, "empty.png", "empty"),
+        (read_image, "page.png", "unreadable"),
+        (read_image, "float.tif", "wrong mode"),
+        (read_indices, "mask.jpg", "wrong mode"),
+        (read_indices, "negative.tif", "wrong label"),
+    ):
+        with pytest.raises(BadFileError) as caught:
+            function(tmp_path / name)
+        problem = pickle.loads(pickle.dumps(caught.value)).problem
+        assert (problem.kind, problem.path) == (kind, tmp_path / name)
+        assert str(caught.value) == f"{problem.path}: {problem.text}" and str(tmp_path) not in problem.text
+
+
+def test_bytes_out_of_an_archive_are_read_as_a_file_of_that_name(tmp_path):
+    Image.fromarray(MARKED).save(tmp_path / "a.png")
+    data = (tmp_path / "a.png").read_bytes()
+    assert (np.asarray(read_image(Path("shard.tar/a.png"), data)) == MARKED).all()
+    for cut, kind in ((b"", "empty"), (data[:100], "unreadable"), (b"no picture", "unreadable")):
+        with pytest.raises(BadFileError) as caught:
+            read_image(Path("shard.tar/a.png"), cut)
+        assert caught.value.problem.kind == kind and str(caught.value).startswith("shard.tar/a.png: ")
+
+
+def test_what_is_opened_can_be_watched(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # seen on its side
+    Image.fromarray(MARKED).save(tmp_path / "a.png", exif=exif)
+    (tmp_path / "empty.png").touch()
+    digest = hashlib.blake2b((tmp_path / "a.png").read_bytes(), digest_size=16).digest()
+    with watching() as seen:
+        read_image(tmp_path / "a.png")
+        with pytest.raises(BadFileError):
+            read_image(tmp_path / "empty.png")
+    read_image(tmp_path / "a.png")
+    assert seen == [Opened(tmp_path / "a.png", digest, 50, 30), Opened(tmp_path / "empty.png")]
