@@ -27,10 +27,15 @@ def displayable(image_CHW: Tensor, mean: tuple[float, ...], std: tuple[float, ..
 
 
 def colourise(mask_HW: np.ndarray, palette: Palette) -> np.ndarray:
-    """Class indices to colours ``(H, W, 3)`` uint8; an index beyond the palette (the ignored label) is black."""
-    colours = np.zeros((256, 3), np.uint8)
+    """Class indices to colours ``(H, W, 3)`` uint8; beyond the palette, at the ignored label, `ignored_colour`."""
+    colours = np.full((256, 3), ignored_colour(palette), np.uint8)
     colours[: len(palette)] = palette
     return colours[mask_HW]
+
+
+def ignored_colour(palette: Palette) -> tuple[int, int, int]:
+    """Black, or white where a class is black (VOC's background)."""
+    return (255, 255, 255) if (0, 0, 0) in palette else (0, 0, 0)
 
 
 class ClassificationPictures(Callback):
@@ -123,8 +128,9 @@ class SegmentationPictures(Callback):
             return
         data: Any = getattr(trainer, "datamodule")  # noqa: B009
         samples, self._samples = self._samples[: self.count], []
-        figure = Figure(figsize=(8.4, 2.1 * len(samples) + 0.6), layout="constrained")
-        grid = figure.subplots(len(samples), 4, squeeze=False)
+        heights = [2.1 * min(1.6, max(0.3, image.shape[0] / image.shape[1])) for image, *_ in samples]
+        figure = Figure(figsize=(8.4, sum(heights) + 0.6), layout="constrained")
+        grid = figure.subplots(len(samples), 4, squeeze=False, height_ratios=heights)
         for line, (image, truth, predicted) in zip(grid, samples, strict=True):
             ignored = truth == data.ignore_index
             shown = np.where(ignored, 255, truth)
@@ -140,12 +146,11 @@ class SegmentationPictures(Callback):
                 axes.axis("off")
         for axes, title in zip(grid[0], ("image", "truth", "prediction", "mistakes"), strict=True):
             axes.set_title(title, fontsize=10)
-        named = list(zip(data.palette, data.class_names, strict=True))
+        named = [(data.palette[k], data.class_names[k]) for k in _commonest(samples, len(data.palette))]
         handles = [
-            Patch(facecolor=tuple(channel / 255 for channel in named[index][0]), label=named[index][1])
-            for index in _commonest(samples, len(named))
+            Patch(facecolor=tuple(channel / 255 for channel in colour), edgecolor="grey", linewidth=0.4, label=name)
+            for colour, name in [*named, (ignored_colour(data.palette), "ignored")]
         ]
-        handles.append(Patch(facecolor="black", label="ignored"))
         figure.legend(
             handles=handles, loc="outside lower center", ncols=min(7, len(handles)), frameon=False, fontsize=9
         )

@@ -79,8 +79,9 @@ class Report(Callback):
         shown = [name for name in self.metrics if f"{split}/{name}" in metrics]
         console = Console(width=None if sys.stdout.isatty() else 120)
         console.print(_table(metrics, baselines, split, shown, getattr(scores, "sets", ())))
-        for name in _absent(metrics):
-            console.print(f"class {name} occurs neither in truth nor in prediction: it has no IoU and is in no mean")
+        if absent := _absent(metrics):
+            few = ", ".join(absent[:5]) + (", …" if len(absent) > 5 else "")
+            console.print(f"{len(absent)} classes occur neither in truth nor in prediction and are in no mean: {few}")
         console.print(f"run folder: {folder}", soft_wrap=True, highlight=False)
 
 

@@ -65,7 +65,7 @@ class MaskFolderData(DataModule):
             batch_size=batch_size, eval_batch_size=1, predict_batch_size=1, num_workers=num_workers, seed=None
         )
         self.root, self.layout, self.augment = Path(root).expanduser(), layout, augment
-        self.crop = augment.size
+        self.crop = augment.size if augment.short_side is None else None  # else no picture is small
         self.excluded = Excluded(exclude, self.root)
         self.found = look_up(LAYOUTS, layout, option="data.layout")(self.root, self.excluded)
         self.labels = _told(labels or self.found.labels, layout)

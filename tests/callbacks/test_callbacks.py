@@ -179,6 +179,7 @@ def test_pictures_show_the_pixels_and_colours_that_went_in():
 
     mask = np.array([[0, 1, 255]])
     assert colourise(mask, ((1, 2, 3), (4, 5, 6))).tolist() == [[[1, 2, 3], [4, 5, 6], [0, 0, 0]]]
+    assert colourise(mask, ((0, 0, 0), (4, 5, 6))).tolist() == [[[0, 0, 0], [4, 5, 6], [255, 255, 255]]]
 
 
 def test_every_epoch_has_its_line(capsys: pytest.CaptureFixture[str]):

@@ -57,4 +57,5 @@ def test_mask_folder_with_grouped_settings(build, mask_tree, tmp_path):
         3,
     )
     assert build(*flags).labels == Labels(num_classes=3)
+    assert build(*flags, "--data.labels.mapping", "{0: 0, 1: 1, 2: 2, 255: 255}").labels.mapping[255] == 255
     assert build(*flags, "--data.labels.color_map", "[[0,0,0],[1,1,1],[2,2,2]]").palette[2] == (2, 2, 2)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from nala_platform.data.labels import Labels
-from nala_platform.data.layouts.masks import Found, inner_root
+from nala_platform.data.layouts.masks import CHOOSES, Found, inner_root
 from nala_platform.data.layouts.segmentation_folders import pairs_of_folders
 from nala_platform.data.problems import Excluded
 from nala_platform.errors import UserError
@@ -23,6 +23,7 @@ CLASSES = tuple(
     sconce, vase, traffic light, tray, ashcan, fan, pier, crt screen, plate, monitor, bulletin board, shower, radiator,
     glass, clock, flag""".replace("\n    ", " ").split(", ")
 )
+INNER = "ADEChallengeData2016"
 LABELS = Labels(class_names=CLASSES, reduce_zero_label=True)
 
 
@@ -34,13 +35,14 @@ def ade20k(root: Path, excluded: Excluded) -> Found:
     Raises:
         UserError: a folder is missing, or this is the full data set, which the benchmark is not scored on.
     """
-    _refuse_full(root)
-    root = inner_root(root, "images/training", "ADEChallengeData2016")
+    if not any((root / inner / "annotations" / "training").is_dir() for inner in ("", INNER)):
+        _refuse_full(root)
+    root = inner_root(root, "annotations/training", INNER)
     return Found(
         {"train": pairs_of_folders(root, "training", excluded), "val": pairs_of_folders(root, "validation", excluded)},
         labels=LABELS,
         unlabelled=None,
-        protocol={"test split": "validation (the benchmark's test labels are not published)"},
+        protocol={"test split": f"validation (the benchmark's test labels are not published), {CHOOSES}"},
     )
 
 

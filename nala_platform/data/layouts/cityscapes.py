@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from nala_platform.data.labels import Labels
-from nala_platform.data.layouts.masks import Found, Pair, by_name, inner_root, paired
+from nala_platform.data.layouts.masks import CHOOSES, Found, Pair, by_name, inner_root, paired
 from nala_platform.data.pictures import files_under, split_folder
 from nala_platform.data.problems import Excluded
 from nala_platform.errors import UserError
@@ -67,7 +67,7 @@ def cityscapes(root: Path, excluded: Excluded) -> Found:
         {split: _pairs(root, split, paths, _end(kind), excluded) for split, paths in masks.items()},
         labels=KINDS[kind],
         unlabelled=test if test.is_dir() else None,
-        protocol={"masks": f"gtFine, {kind}", "test split": "val (the test labels are not published)"},
+        protocol={"masks": f"gtFine, {kind}", "test split": f"val (the test labels are not published), {CHOOSES}"},
     )
 
 

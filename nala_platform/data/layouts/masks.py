@@ -9,6 +9,8 @@ from nala_platform.data.pictures import SUFFIXES
 from nala_platform.data.problems import Excluded, Problem, report
 from nala_platform.errors import UserError
 
+CHOOSES = "which also chooses the best checkpoint"  # of a test split that is the validation split
+
 
 class Pair(NamedTuple):
     """An image and its mask; ``name`` is what the image is called in results."""

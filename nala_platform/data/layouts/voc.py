@@ -4,7 +4,7 @@ from pathlib import Path
 
 from nala_platform.data.labels import Labels
 from nala_platform.data.layouts.listed import listed_pairs, read_names
-from nala_platform.data.layouts.masks import Found, inner_root
+from nala_platform.data.layouts.masks import CHOOSES, Found, inner_root
 from nala_platform.data.problems import Excluded
 from nala_platform.errors import UserError
 
@@ -82,7 +82,7 @@ def _voc(root: Path, excluded: Excluded, train: str) -> Found:
         },
         labels=LABELS,
         unlabelled=None,
-        protocol={"training list": f"{train}.txt", "test split": "val (the test labels are not published)"},
+        protocol={"training list": f"{train}.txt", "test split": f"val (the test labels are not published), {CHOOSES}"},
     )
 
 
