@@ -31,7 +31,9 @@ __all__ = ["Objective", "Plan", "read_plan"]
 _SAMPLERS, _PRUNERS = "optuna.samplers", "optuna.pruners"
 _SET_BY_THE_SWEEP = ("--task", "--folder", "--resume", "--reset", "--name", "--runs_dir", "--ckpt_path")
 # What a run makes absolute too: a sweep may go on from another folder than the one where it began.
-_PLACE = re.compile(r"--data\.(?:[\w.]+\.)?(?:root|path|predict_path|cache_dir|tokenizer|(?:train|val|test)_[hl]r)")
+_PLACE = re.compile(
+    r"--data\.(?:[\w.]+\.)?(?:root|path|predict_path|cache_dir|tokenizer|test_sets|(?:train|val|test)_[hl]r)"
+)
 
 
 @dataclass(frozen=True)

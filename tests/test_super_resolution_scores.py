@@ -136,3 +136,53 @@ def test_images_that_cannot_be_scored_are_refused():
         SuperResolutionScores(4).update(torch.zeros(1, 3, 18, 30), torch.zeros(1, 3, 18, 30))
     with pytest.raises(UserError, match=r"\(1, 3, 20, 22\), but the truth \(1, 3, 22, 20\)"):
         SuperResolutionScores(4).update(torch.zeros(1, 3, 20, 22), torch.zeros(1, 3, 22, 20))
+
+
+def of_sets(pairs, sets, parts, alone=True):
+    """Scores of single images, each of the test set that ``parts`` says."""
+    scores = SuperResolutionScores(2, alone)
+    scores.divide(sets)
+    for (prediction, target), part in zip(pairs, parts, strict=True):
+        scores.update(*(torch.from_numpy(side[None]) for side in (prediction, target)), torch.tensor([part]))
+    return scores
+
+
+def test_each_test_set_is_scored_by_itself():
+    pairs, parts = [images(20, 22, seed) for seed in range(5)], [1, 0, 1, 1, 0]
+    found = of_sets(pairs, ("set5", "b100"), parts).compute()
+    for place, name in enumerate(("set5", "b100")):
+        own = [oracle(*pair, 2) for pair, part in zip(pairs, parts, strict=True) if part == place]
+        for key in own[0]:
+            expected = np.mean([scores[key] for scores in own])
+            assert float(found[f"{name}/{key}"]) == pytest.approx(expected, rel=1e-6)
+    assert {key: float(found[key]) for key in own[0]} == {key: float(found[f"set5/{key}"]) for key in own[0]}
+    assert len(found) == 12 and "without a name: set5" in of_sets(pairs, ("set5", "b100"), parts).protocol
+
+
+def test_sets_are_independent_of_batch_size_and_of_processes():
+    pairs, parts = [images(20, 22, seed) for seed in range(5)], [1, 0, 1, 1, 0]
+    single = of_sets(pairs, ("a", "b"), parts)
+    batched = SuperResolutionScores(2)
+    batched.divide(("a", "b"))
+    for chosen in ((0, 1, 2), (3, 4)):
+        sides = [torch.from_numpy(np.stack([pairs[i][side] for i in chosen])) for side in (0, 1)]
+        batched.update(*sides, torch.tensor([parts[i] for i in chosen]))
+    shares = [of_sets(pairs[first::2], ("a", "b"), parts[first::2]) for first in (0, 1)]
+    joined = SuperResolutionScores(2)
+    joined.divide(("a", "b"))
+    for name, reduce in joined._reductions.items():  # what torchmetrics does to the states of two processes
+        setattr(joined, name, reduce(torch.stack([getattr(share, name) for share in shares])))
+    joined._update_count = 1
+    for other in (batched, joined):
+        found = other.compute()
+        assert {key: float(value) for key, value in found.items()} == pytest.approx(
+            {key: float(value) for key, value in single.compute().items()}, rel=1e-12
+        )
+
+
+def test_a_perfect_set_leaves_the_others_and_an_empty_one_has_no_row():
+    pair = images(20, 22)
+    found = of_sets([(pair[1], pair[1]), pair], ("perfect", "usual", "empty"), [0, 1]).compute()
+    assert float(found["perfect/psnr_y"]) == float("inf")
+    assert float(found["usual/psnr_y"]) == pytest.approx(oracle(*pair, 2)["psnr_y"], rel=1e-9)
+    assert not any(key.startswith("empty") for key in found)

@@ -3,6 +3,8 @@
 Shapes: B batch, H W pixels of the small image, S scale.
 """
 
+import math
+from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +40,7 @@ class SuperResolutionPictures(Callback):
     absolute difference of the channels, black for none.
 
     Args:
-        count: how many images, the first ones.
+        count: how many images, the first ones; of several test sets the first ones of each.
         window: edge of the window, in large pixels.
     """
 
@@ -46,6 +48,7 @@ class SuperResolutionPictures(Callback):
         super().__init__()
         self.count, self.window = count, window
         self._shown: list[Shown] = []
+        self._kept = Counter[int]()  # of each test set
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
@@ -53,8 +56,12 @@ class SuperResolutionPictures(Callback):
         """Keep the windows of a batch."""
         if not trainer.is_global_zero:
             return
-        for name, small, ours, truth in zip(batch["name"], batch["image"], outputs, batch["target"], strict=True):
-            if len(self._shown) < self.count:
+        sets: int = max(1, len(getattr(getattr(trainer, "datamodule", None), "test_sets", ())))
+        parts = batch["test_set"].tolist() if "test_set" in batch else [0] * len(outputs)
+        rows = zip(parts, batch["name"], batch["image"], outputs, batch["target"], strict=True)
+        for part, name, small, ours, truth in rows:
+            if self._kept[part] < math.ceil(self.count / sets):
+                self._kept[part] += 1
                 self._shown.append(self._show(name, small, ours, truth))
 
     def _show(self, name: str, small_3HW: Tensor, ours: Tensor, truth: Tensor) -> Shown:
@@ -72,7 +79,7 @@ class SuperResolutionPictures(Callback):
         """Draw what was kept."""
         if not trainer.is_global_zero or not self._shown:
             return
-        shown, self._shown = self._shown, []
+        shown, self._shown, self._kept = self._shown, [], Counter()
         figure = Figure(figsize=(9.6, 2.55 * len(shown) + 0.5), layout="constrained")
         grid = figure.subplots(len(shown), 4, squeeze=False)
         for line, row in zip(grid, shown, strict=True):

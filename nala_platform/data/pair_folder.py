@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from nala_platform.data.base import DataModule, Mean, Split
 from nala_platform.data.image_file import read_image
-from nala_platform.data.layouts.super_resolution import LAYOUTS, find_test_sets
+from nala_platform.data.layouts.super_resolution import LAYOUTS, USUAL, find_test_sets
 from nala_platform.data.layouts.super_resolution_pairs import Files, Source, fault, pair_up, survey
 from nala_platform.data.loader import Sample
 from nala_platform.data.pairs import MEAN, STD, Pair, Patch, Views, cropped
@@ -67,7 +67,7 @@ class Folders:
     def _folder(self, key: str) -> Path | None:
         if getattr(self, key) is None:
             return None
-        folder = Path(getattr(self, key)).expanduser()
+        folder = Path(getattr(self, key)).expanduser().absolute()
         if not folder.is_dir():
             raise UserError(f"data.folders.{key}: folder {folder} does not exist")
         return folder
@@ -111,9 +111,9 @@ class PairFolderData(DataModule):
             batch_size=batch_size, eval_batch_size=1, predict_batch_size=1, num_workers=num_workers, seed=None
         )
         self.views = Views(scale, patch, self.seed, predict_path)
-        self.root, self.folders, self.scale, self.patch = root, folders, scale, patch
+        home = None if root is None else Path(root).expanduser().absolute()
+        self.root, self.folders, self.scale, self.patch = home, folders, scale, patch
         self.crop = (scale * patch.size, scale * patch.size)
-        home = None if root is None else Path(root).expanduser()
         if home is not None and not home.is_dir():
             raise UserError(f"data.root: folder {home} does not exist")
         layout = look_up(LAYOUTS, folders.layout, option="data.folders.layout")
@@ -165,13 +165,12 @@ class PairFolderData(DataModule):
 
     def protocol(self) -> dict[str, Any]:
         """See `DataModule.protocol`."""
-        folders = {key: value for key, value in vars(self.folders).items() if value and key != "baseline"}
         sources = {split: [_origin(source) for source in sources] for split, sources in self.sources.items()}
         scored = sources[self._test()]
         return {
             "data": "folders of pictures" if self.root is None else self.folders.layout,
-            "root": self.root,
-            "folders": folders,
+            "root": None if self.root is None else str(self.root),
+            "folders": {split: [str(source.large) for source in sources] for split, sources in self.sources.items()},
             "test split": "test" if self.has_test else "val (there is no test_hr)",
             "images": {split: len(files) for split, files in self.files.items()},
             "test sets": self._sets(),
@@ -189,6 +188,7 @@ class PairFolderData(DataModule):
             images = sum(pair.part == part for pair in self.files["test"])
             found[name] = {
                 "images": images,
+                "images published": USUAL.get(name),
                 "naming": naming,
                 "folder": str(source.large),
                 "low resolution": _origin(source),

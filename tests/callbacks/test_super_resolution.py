@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from nala_platform.callbacks.report import _table
 from nala_platform.callbacks.super_resolution import SuperResolutionPictures, SuperResolutionPNG, eight_bit
 
 
@@ -37,3 +38,28 @@ def test_the_window_is_where_bicubic_is_worst(tmp_path: Path):
     with Image.open(tmp_path / "predictions.png") as picture:
         assert picture.width > 1000
     assert callback._shown == []
+
+
+def test_of_several_test_sets_each_shows_its_first_pictures(tmp_path: Path):
+    data = SimpleNamespace(test_sets=("set5", "b100"))
+    trainer = SimpleNamespace(default_root_dir=str(tmp_path), is_global_zero=True, datamodule=data)
+    truth, small = torch.rand(1, 3, 40, 40), torch.rand(1, 3, 20, 20)
+    callback = SuperResolutionPictures(count=3, window=40)
+    for part, name in ((0, "a"), (0, "b"), (0, "c"), (1, "d"), (1, "e"), (1, "f")):
+        batch = {"name": [name], "image": small, "target": truth, "test_set": torch.tensor([part])}
+        callback.on_test_batch_end(trainer, None, truth, batch, 0)
+    assert [shown.name for shown in callback._shown] == ["a", "b", "d", "e"]
+
+
+def test_the_table_has_a_row_a_test_set_and_method():
+    metrics = {"test/psnr_y": 30.0, "test/set5/psnr_y": 30.0, "test/b100/psnr_y": 27.0}
+    table = _table(metrics, {"bicubic": {"psnr_y": 28.0, "set5/psnr_y": 28.0}}, "test", ["psnr_y"], ("set5", "b100"))
+    rows = list(zip(*(column.cells for column in table.columns), strict=True))
+    assert rows == [
+        ("set5: this run", "30.0000"),
+        ("set5: bicubic", "28.0000"),
+        ("b100: this run", "27.0000"),
+        ("b100: bicubic", ""),
+    ]
+    table = _table(metrics, {}, "test", ["psnr_y"], ())
+    assert [list(column.cells) for column in table.columns] == [["this run"], ["30.0000"]]

@@ -28,10 +28,16 @@ def weights(length, scale):
 @pytest.mark.parametrize("scale", [2, 3, 4])
 def test_reduction_is_the_antialiased_bicubic_filter(noise, scale):
     image = noise(12 * scale, 17 * scale)
-    expected = np.einsum("yh,hwc,xw->yxc", weights(12 * scale, scale), image / 1.0, weights(17 * scale, scale))
-    found = np.asarray(shrunk(Image.fromarray(image), scale))
-    # Pillow rounds after each axis
-    assert np.abs(found - np.clip(expected, 0, 255)).max() <= 1.01
+    rows, columns = weights(12 * scale, scale), weights(17 * scale, scale)
+    found = np.asarray(shrunk(Image.fromarray(image), scale)).astype(int)
+    # Pillow goes along the rows first and rounds to 8 bits; the same in floats is apart at ties alone
+    across = np.clip(np.floor(np.einsum("hwc,xw->hxc", image / 1.0, columns) + 0.5), 0, 255)
+    stepwise = np.clip(np.floor(np.einsum("yh,hxc->yxc", rows, across) + 0.5), 0, 255)
+    assert np.abs(found - stepwise).max() <= 1 and (found != stepwise).mean() < 0.01
+    # and from the filter without any rounding: half a step of the second, and of the first what the weights make of it
+    exact = np.clip(np.einsum("yh,hwc,xw->yxc", rows, image / 1.0, columns), 0, 255)
+    bound = 0.5 + 0.5 * np.abs(rows).sum(1).max()
+    assert bound < 1.2 and np.abs(found - exact).max() <= bound + 1e-4
 
 
 @pytest.mark.parametrize("scale", [2, 3, 4])
@@ -139,6 +145,26 @@ def test_the_linear_filter_beats_bicubic_by_a_decibel():
     scores = photo_baselines(2)
     assert scores["bicubic"]["psnr_y"] == pytest.approx(33.06, abs=0.02)
     assert 0.9 < scores["linear 7x7 filter"]["psnr_y"] - scores["bicubic"]["psnr_y"] < 1.2
+
+
+def test_the_bicubic_baseline_is_pillow_s_enlargement_scored_by_hand(noise):
+    from nala_platform.data.upscale_baselines import bicubic_baseline
+
+    def y_psnr(one, other, border=2):
+        factors = np.array([65.481, 128.553, 24.966]) / 255
+        one, other = (side[border:-border, border:-border].astype(float) @ factors for side in (one, other))
+        return 10 * np.log10(255**2 / np.mean((one - other) ** 2))
+
+    large = [Image.fromarray(noise(40, 44, seed)).resize((66, 60)) for seed in range(3)]
+    small = [shrunk(image, 2) for image in large]
+    pairs = [Pair("a", large[0], None, 0), Pair("b", large[1], small[1], 1), Pair("c", large[2], small[2], 1)]
+    found = bicubic_baseline(pairs, 2, ("one", "two"))
+    psnr = [
+        y_psnr(np.asarray(low.resize(image.size, Image.Resampling.BICUBIC)), np.asarray(image))
+        for image, low in zip(large, small, strict=True)
+    ]
+    assert found["one/psnr_y"] == found["psnr_y"] == pytest.approx(psnr[0], rel=1e-6)
+    assert found["two/psnr_y"] == pytest.approx((psnr[1] + psnr[2]) / 2, rel=1e-6)
 
 
 def test_the_filter_finds_weights_that_made_the_picture(noise):

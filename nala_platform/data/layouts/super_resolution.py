@@ -94,7 +94,8 @@ NAMINGS = {
 FLAT = "large pictures alone"
 # Papers call the hundred pictures of the Berkeley data by three names.
 SAME = {"bsd100": "b100", "bsds100": "b100"}
-USUAL = ("set5", "set14", "b100", "urban100", "manga109")  # the order of tables in papers
+# in the order of tables in papers, with the number of pictures that they were published with
+USUAL = {"set5": 5, "set14": 14, "b100": 100, "urban100": 100, "manga109": 109}
 
 
 def find_test_sets(given: str | dict[str, str], scale: int) -> dict[str, tuple[str, Source]]:
@@ -109,11 +110,7 @@ def find_test_sets(given: str | dict[str, str], scale: int) -> dict[str, tuple[s
     Raises:
         UserError: a folder that is missing, is none of the namings or more than one; two sets of one name.
     """
-    folders = (
-        _below(Path(given).expanduser())
-        if isinstance(given, str)
-        else {name: Path(folder).expanduser() for name, folder in given.items()}
-    )
+    folders = _below(_place(given)) if isinstance(given, str) else {name: _place(path) for name, path in given.items()}
     found: dict[str, tuple[str, Source]] = {}
     for name, folder in folders.items():
         key = SAME.get(name.lower(), name.lower())
@@ -125,6 +122,10 @@ def find_test_sets(given: str | dict[str, str], scale: int) -> dict[str, tuple[s
         found[key] = (naming, Source(source.large, source.small, source.ends, source.depth, prefix=f"{key}/"))
     order = [name for name in USUAL if name in found] + [name for name in found if name not in USUAL]
     return {name: found[name] for name in order}
+
+
+def _place(path: str) -> Path:
+    return Path(path).expanduser().absolute()
 
 
 def _below(folder: Path) -> dict[str, Path]:

@@ -297,6 +297,21 @@ def test_traps_of_other_modes(div2k, tmp_path, save, noise):
     assert (samples[3] == 255).all()
 
 
+def test_an_orientation_behind_the_pixels_is_no_false_alarm(div2k, noise):
+    """A PNG may tell it in a chunk that the header does not show."""
+    path = div2k / "DIV2K" / "DIV2K_valid_HR" / "0801.png"
+    upright = noise(72, 96, 801)
+    Image.fromarray(np.rot90(upright).copy()).save(path)  # stored lying; orientation 6 turns it clockwise
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    chunk = exif.tobytes().removeprefix(b"Exif\0\0")
+    late = struct.pack(">I", len(chunk)) + b"eXIf" + chunk + struct.pack(">I", zlib.crc32(b"eXIf" + chunk))
+    content = path.read_bytes()
+    path.write_bytes(content[:-12] + late + content[-12:])
+    first, _ = data(div2k, "div2k").val_dataloader()
+    assert np.array_equal(shown(first["target"]), upright)
+
+
 def test_only_the_folder_itself_is_flat(div2k, tmp_path, save, noise):
     save(noise(40, 40), tmp_path / "Set5" / "a.png")
     save(noise(40, 40), tmp_path / "Set5" / "other method" / "b.png")
