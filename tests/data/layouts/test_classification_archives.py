@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from nala_platform.data.image_folder import Augment, ImageFolderData, Pixels
+from nala_platform.data.layouts import shard_index
 from nala_platform.data.layouts.parquet_pictures import Rows
 from nala_platform.data.layouts.splits import split_files
 from nala_platform.data.order import Draw
@@ -219,6 +220,38 @@ def test_what_is_wrong_with_a_shard_is_named(shard_tree):
         data.items("val")[Draw(0, 0)]
     (shard_tree / "list.txt").write_text("".join(f"{problem.path}\n" for problem in problems))
     assert len(data_of(shard_tree, "webdataset", exclude=str(shard_tree / "list.txt")).listing.parts["val"]) == 2
+
+
+def test_the_index_of_large_shards_is_kept_until_they_change(shard_tree, tmp_path_factory, monkeypatch, capsys):
+    cache = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    assert len(data_of(shard_tree, "webdataset").listing.parts["train"]) == 6
+    assert not list(cache.iterdir())  # small ones are read again
+    monkeypatch.setattr(shard_index, "LARGE", 1)
+    first = data_of(shard_tree, "webdataset")
+    assert capsys.readouterr().err.count("reading the headers of") == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(tarfile, "open", None)
+        second = data_of(shard_tree, "webdataset")
+    for split in ("train", "val"):
+        one, other = first.listing.parts[split], second.listing.parts[split]
+        assert (one.label_N == other.label_N).all() and len(one) == len(other)
+        for index in range(len(one)):
+            assert one.path(index) == other.path(index)
+            assert (np.asarray(one.read(index)) == np.asarray(other.read(index))).all()
+    assert capsys.readouterr().err == ""
+    write_shard(shard_tree / "imagenet1k-validation-00.tar", [*sample("new", 1, 2), ("x.jpg", png(1))])
+    for _ in range(2):  # what is flawed is not kept
+        with collecting() as problems:
+            third = data_of(shard_tree, "webdataset")
+        assert [problem.path.name for problem in problems] == ["x.jpg"]
+        assert third.listing.parts["val"].path(0).name == "new.jpg"
+    assert capsys.readouterr().err.count("reading the headers of 1 shards") == 2
+    monkeypatch.setenv("XDG_CACHE_HOME", str(shard_tree / "imagenet1k-train-0000.tar"))
+    (shard_tree / "list.txt").write_text("imagenet1k-validation-00.tar/x.jpg\n")
+    data = data_of(shard_tree, "webdataset", exclude=str(shard_tree / "list.txt"))
+    assert data.protocol()["images"] == {"train": 6, "val": 1}
+    assert "cannot be written: each start reads the headers of all shards" in capsys.readouterr().err
 
 
 def test_a_cut_off_or_packed_shard_is_named(shard_tree):
