@@ -187,7 +187,7 @@ class Corpus:
         reading = Reading(self.column, BadRows(self.bad_rows).add)
         read = chain.from_iterable(whole(path, reading, self.texts.reader) for path in self.texts.files["train"])
         hashes = np.unique(np.fromiter((_hash(piece.text) for piece in read if piece.text), dtype=np.uint64))
-        count = max(1, round(self.texts.share * len(hashes)))
+        count = max(1, min(round(self.texts.share * len(hashes)), (len(hashes) - 1) // 2))
         if len(hashes) < 3:
             raise UserError(
                 f"data.root: {self.root} has {'no text' if not len(hashes) else 'too little text'} to be split into "

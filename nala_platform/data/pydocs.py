@@ -12,6 +12,7 @@ from nala_platform.data import continuation
 from nala_platform.data.base import DataModule, Split
 from nala_platform.data.loader import Sample
 from nala_platform.data.samples import Part
+from nala_platform.data.tokenizer import identity
 from nala_platform.data.tokens import Blocks, Prompts, Stream, train_bpe
 from nala_platform.errors import UserError
 
@@ -111,6 +112,7 @@ class PydocsData(DataModule):
             },
             "tokens": {part: len(_stream(part, self.vocab_size).token_S) - 1 for part in pydocs()},
             "tokenizer": f"byte-level BPE of {self.vocab_size} tokens, trained on the training part",
+            "tokenizer sha256": identity(self.tokenizer),
             "context": self.context,
             "stride": self.stride,
             "continuation4": continuation.PROTOCOL,

@@ -1,6 +1,5 @@
 """Language modelling of text: your own, or a published data set."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from torch.utils.data import Dataset
 
 from nala_platform.data import continuation
 from nala_platform.data.base import DataModule, Split
+from nala_platform.data.content import tell_change
 from nala_platform.data.corpus import Corpus, Texts
 from nala_platform.data.layouts.language import LAYOUTS
 from nala_platform.data.loader import Sample
@@ -128,13 +128,7 @@ class TextData(DataModule):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Say so where training goes on with another text."""
-        trainer = self.trainer
-        if trainer and trainer.state.fn == "fit" and trainer.is_global_zero and state_dict != self.state_dict():
-            print(
-                f"nala: note: the text of {self.corpus.root} has changed since the checkpoint was written: training "
-                "goes on with the new one, which is no exact resume",
-                file=sys.stderr,
-            )
+        tell_change(self.trainer, state_dict, self.state_dict(), self.corpus.root)
 
     def protocol(self) -> dict[str, Any]:
         """See `DataModule.protocol`."""

@@ -13,12 +13,15 @@ from torch.utils.data import Dataset
 
 from nala_platform.data import continuation
 from nala_platform.data.base import DataModule, Split
+from nala_platform.data.content import tell_change
+from nala_platform.data.corpus import BLOCK, BLOCKS, SMALL
 from nala_platform.data.layouts.language_tokens import LAYOUTS, Ready, Vocabulary
 from nala_platform.data.loader import Sample
 from nala_platform.data.problems import Excluded
 from nala_platform.data.pydocs import unigram
 from nala_platform.data.ready_stream import ReadyStream
 from nala_platform.data.samples import Part
+from nala_platform.data.token_cache import digest, key
 from nala_platform.data.token_ids import byte_widths, ids_tokenizer
 from nala_platform.data.token_store import Head
 from nala_platform.data.tokenizer import identity, load_tokenizer
@@ -105,6 +108,14 @@ class TokenFileData(DataModule):
         stride = self.context if split == "train" else self.stride
         return Blocks(self._stream(split), context=self.context, stride=stride)
 
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps: the name of the tokens' content."""
+        return {"content": self._content}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Say so where training goes on with other tokens."""
+        tell_change(self.trainer, state_dict, self.state_dict(), self.root)
+
     def protocol(self) -> dict[str, Any]:
         """See `DataModule.protocol`."""
         counted: dict[Part, np.ndarray] = {
@@ -116,6 +127,7 @@ class TokenFileData(DataModule):
             "data": "token files",
             "layout": self.layout,
             "root": str(self.root),
+            "content": self._content,
             "files": {part: len(files) for part, files in self.ready.files.items()},
             "split": "by the names of files",
             "test split": "test" if self.ready.files["test"] else "val (there is no test file)",
@@ -150,6 +162,14 @@ class TokenFileData(DataModule):
         if part not in self._counted:
             self._counted[part] = self._stream(part).occurrences(self.vocab_size)
         return self._counted[part]
+
+    @cached_property
+    def _content(self) -> str:
+        parts = self.ready.files.items()
+        files = [
+            [p, f.path.name, digest(f.path, whole=SMALL, block=BLOCK, blocks=BLOCKS)] for p, fs in parts for f in fs
+        ]
+        return key(files=files)
 
     @cached_property
     def _counted(self) -> dict[Part, np.ndarray]:

@@ -24,8 +24,8 @@ from nala_platform.data.tokenizer import identity
 from nala_platform.data.tokens import Stream, encode
 from nala_platform.errors import UserError
 
-BATCH = 256  # pieces that are encoded together
-EVERY = 32  # batches between two notes of the journal
+BATCH = 64  # pieces that are encoded together; their tokens are objects of some 100 bytes for a moment
+EVERY = 128  # batches between two notes of the journal
 
 
 class MappedStream(Stream):

@@ -8,7 +8,7 @@ import torch
 
 from nala_platform.data.order import Draw
 from nala_platform.data.pydocs import PydocsData, pydocs, seen, unigram
-from nala_platform.data.tokens import Blocks, Stream, train_bpe
+from nala_platform.data.tokens import Blocks, Stream, _by_places, encode, train_bpe
 from nala_platform.errors import UserError
 from nala_platform.metrics import LanguageScores
 
@@ -25,6 +25,15 @@ def test_any_text_comes_back_and_its_bytes_add_up(tokenizer):
     assert stream.bytes_S.sum() == sum(len(text.encode()) for text in TEXTS)
     assert (stream.token_S == tokenizer.eos_token_id).sum() == len(TEXTS) + 1
     assert tokenizer.decode(stream.token_S.tolist(), skip_special_tokens=True) == "".join(TEXTS)
+
+
+def test_the_quick_way_to_encode_gives_what_the_slow_one_does(tokenizer):
+    texts = [*TEXTS, "plain <|endoftext|> words", "x" * 5000]
+    for (token_N, bytes_N), (slow_token_N, slow_bytes_N), text in zip(
+        encode(texts, tokenizer), _by_places(texts, tokenizer), texts, strict=True
+    ):
+        assert token_N.tolist() == slow_token_N.tolist()
+        assert bytes_N.sum() == slow_bytes_N.sum() == len(text.encode("utf-8", "surrogatepass"))
 
 
 @pytest.mark.parametrize(("context", "stride"), [(5, 5), (5, 2), (4, 1), (100, 100)])

@@ -4,6 +4,7 @@ import json
 import pickle
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow
@@ -300,6 +301,18 @@ def test_a_vocabulary_of_its_own_must_be_told(tmp_path: Path):
     assert "eos" not in module.items("predict")[Draw(0, epoch=0)]
     with pytest.raises(UserError, match=r"train.bin: token \d+ is \d+, but ids are 0..39"):
         predicted(TokenFileData(str(tmp_path / "b"), vocab_size=40, context=16), "train")
+
+
+def test_a_resume_with_other_tokens_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    bins(tmp_path / "b")
+    state = TokenFileData(str(tmp_path / "b")).state_dict()
+    np.arange(3000, dtype=np.uint16).tofile(tmp_path / "b" / "train.bin")
+    module = TokenFileData(str(tmp_path / "b"))
+    module.trainer = SimpleNamespace(state=SimpleNamespace(fn="fit"), is_global_zero=True)
+    module.load_state_dict(module.state_dict())
+    assert capsys.readouterr().err == ""
+    module.load_state_dict(state)
+    assert "has changed since the checkpoint was written" in capsys.readouterr().err
 
 
 def test_damaged_token_files_are_named_all_at_once(tmp_path: Path):
