@@ -43,6 +43,9 @@ class ClassificationTask(Task):
             raise UserError(f"model.network.num_classes must be 2 or more for classification, got {num_classes}")
         if not 0.0 <= label_smoothing < 1.0:
             raise UserError(f"model.label_smoothing must be in [0, 1), got {label_smoothing}")
+        for key, alpha in (("mixup_alpha", mixup_alpha), ("cutmix_alpha", cutmix_alpha)):
+            if alpha < 0.0:
+                raise UserError(f"model.{key} is {alpha}: it must be above 0, or 0 for none")
         super().__init__(
             network=network, optimizer=optimizer, schedule=schedule, scores=ClassificationScores(num_classes)
         )

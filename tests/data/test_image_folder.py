@@ -59,6 +59,24 @@ def test_each_augmentation_is_repeatable(class_tree, augment):
     assert torch.equal(images(0), images(2))
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_repeated_augmentation_shows_fewer_pictures_each_in_other_guises(class_tree, workers):
+    augment = Augment(randaug="rand-m9-mstd0.5-inc1", copies=3)
+    data = ImageFolderData(str(class_tree), pixels=Pixels(size=24), batch_size=4, num_workers=workers, augment=augment)
+    loader = data.train_dataloader()
+    epochs = []
+    for epoch in (0, 1, 0):
+        loader.sampler.set_epoch(epoch)
+        batches = list(loader)
+        names = [name for batch in batches for name in batch["name"]]
+        images = torch.cat([batch["image"] for batch in batches])
+        assert len(names) == 16 and all(names[i] == names[i - i % 3] for i in range(16))
+        assert len({image.numpy().tobytes() for image in images}) > 12
+        epochs.append((names, images))
+    assert epochs[0][0] != epochs[1][0]
+    assert epochs[0][0] == epochs[2][0] and torch.equal(epochs[0][1], epochs[2][1])
+
+
 def test_random_erasing_and_flips_act(class_tree):
     def first(**options):
         augment = Augment(**{"randaug": "none", "hflip": 0.0, "scale": (1.0, 1.0), "ratio": (1.0, 1.0), **options})
@@ -146,6 +164,8 @@ def test_a_broken_file_is_one_line(class_tree, workers):
         (lambda: Augment(re_prob=2.0), "data.augment.re_prob is 2.0"),
         (lambda: Augment(scale=(1.0, 0.5)), "the smaller first"),
         (lambda: Augment(color_jitter=0.4), "color_jitter does not act beside randaug"),
+        (lambda: Augment(pad=-1), "data.augment.pad is -1: it must be 0 or more"),
+        (lambda: Augment(copies=0), "data.augment.copies is 0: it must be 1 or more"),
         (lambda: Pixels(crop_pct=0.0), "data.pixels.crop_pct is 0.0"),
         (lambda: Pixels(std=(0.1, 0.0, 0.1)), "data.pixels.std"),
     ],

@@ -84,6 +84,7 @@ def test_mixup_trains_on_soft_labels_that_sum_to_one(size: int):
     [
         (lambda: task(ClassificationTask, torch.zeros(1, 1)), "num_classes must be 2 or more"),
         (lambda: task(ClassificationTask, torch.zeros(1, 3), label_smoothing=1.0), "label_smoothing"),
+        (lambda: task(ClassificationTask, torch.zeros(1, 3), cutmix_alpha=-0.1), "model.cutmix_alpha is -0.1"),
         (lambda: task(SegmentationTask, torch.zeros(1, 3, 1, 1), class_weights=[1.0]), "1 entries, but .* 3 classes"),
     ],
 )

@@ -60,7 +60,7 @@ def kaggle(root: Path, excluded: Excluded) -> Listing:
     return _listing(root, inside, train, _flat(root, folder, _solution(table), tuple(train), excluded), labels)
 
 
-def _listing(root: Path, inside: str, train: dict[str, list[Path]], val: Part, labels: str) -> Listing:
+def _listing(root: Path, inside: str, train: dict[str, list[str]], val: Part, labels: str) -> Listing:
     """Train's class folders and the flat validation folder as one data set."""
     class_names = tuple(train)
     parts = {"train": part_of(root, f"{inside}/train", train, class_names), "val": val}
