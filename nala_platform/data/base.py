@@ -119,7 +119,7 @@ class DataModule(LightningDataModule, ABC):
     def train_dataloader(self) -> Loader:
         """Batches in the epoch's order."""
         items = self.items("train")
-        how = {"seed": self.seed, "rest": self.rest, "copies": self.copies}
+        how: dict[str, Any] = {"seed": self.seed, "rest": self.rest, "copies": self.copies}
         order = TrainOrder(_length(items), self.batch_size, **how, **self._share())
         order.resume(*self._position)
         guarded = Guarded(items, seed=self.seed if self.bad_samples else None, mend=STOPS)

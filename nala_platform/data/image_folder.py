@@ -65,6 +65,7 @@ class ImageFolderData(DataModule):
         self.root, self.layout = Path(root).expanduser(), layout
         self.size = pixels.height_width
         self.pixels, self.augment, self.predict_path = pixels, augment, predict_path
+        self.crop = self.size
         self.mean, self.std, self.copies = pixels.mean, pixels.std, augment.copies
         self.train_transform, self.eval_transform = train_transform(pixels, augment), eval_transform(pixels)
         excluded = Excluded(exclude, self.root)

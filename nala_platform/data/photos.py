@@ -101,9 +101,15 @@ class PhotosData(DataModule):
 
     def items(self, split: Split) -> Dataset[Sample]:
         """See `DataModule.items`."""
-        part: Part = "test" if split == "predict" else split
-        pairs = [Pair(name, Image.fromarray(image)) for name, image in photos()[part].items()]
+        pairs = _pairs("test" if split == "predict" else split)
         return self.views.items(split, pairs.__getitem__, len(pairs))
+
+    def whole(self, split: Split) -> Dataset[Sample]:
+        """See `DataModule.whole`."""
+        if split == "predict":
+            return self.items(split)
+        pairs = _pairs(split)
+        return self.views.whole(pairs.__getitem__, len(pairs))
 
     def protocol(self) -> dict[str, Any]:
         """See `DataModule.protocol`."""
@@ -118,6 +124,10 @@ class PhotosData(DataModule):
     def baselines(self) -> dict[str, dict[str, float]]:
         """See `DataModule.baselines`."""
         return photo_baselines(self.scale)
+
+
+def _pairs(part: Part) -> list[Pair]:
+    return [Pair(name, Image.fromarray(image)) for name, image in photos()[part].items()]
 
 
 @cache
