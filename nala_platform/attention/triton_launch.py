@@ -17,8 +17,8 @@ from nala_platform.attention.signature import Options
 from nala_platform.attention.triton_gradients import key_gradients, query_gradients
 from nala_platform.attention.triton_kernels import exclusive_scan, key_sums, outputs, query_sums
 
-BLOCK = 32
-"""Tokens a tile of the sums and the outputs."""
+TILE = 32 * 64
+"""The largest tile of a head, tokens x D: what leaves room in shared memory for the state in float32."""
 PROGRAMS = 528
 """About as many programs as a launch has: four on each of an H200's 132 multiprocessors."""
 SCAN = 32
@@ -100,13 +100,14 @@ def plan_for(inputs: Inputs, options: Options) -> Plan:
     """
     query, value = inputs.query_BHND, inputs.value_BHME
     half = all(x.dtype in (torch.float16, torch.bfloat16) for x in inputs[:3])
+    pad = max(16, triton.next_power_of_2(query.shape[3]))
     return Plan(
         HEADS=query.shape[1],
         D=query.shape[3],
-        PAD_D=max(16, triton.next_power_of_2(query.shape[3])),
+        PAD_D=pad,
         E=value.shape[3],
         PAD_E=max(16, triton.next_power_of_2(value.shape[3])),
-        BLOCK=BLOCK,
+        BLOCK=min(32, TILE // pad),
         PRECISION="ieee" if triton.knobs.runtime.interpret else "bf16x3" if half else "tf32x3",
         COSINE=options.direction == "cosine",
         SIGMOID=options.alpha_gate == "sigmoid",

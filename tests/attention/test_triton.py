@@ -226,3 +226,19 @@ def test_second_derivatives(make_inputs):
 
     for ours, theirs in zip(second("triton"), second("reference"), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4 * theirs.abs().max().item())
+
+
+@outside
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["whole", "causal"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("size", [16, 64, 128])
+def test_all_kernels_compile_for_an_h200_and_fit_its_shared_memory(size, dtype, form):
+    script = Path(__file__).with_name("compile_triton.py")
+    result = subprocess.run([sys.executable, script, str(size), dtype, form], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
+    print(result.stdout)
+    shared = {line.split()[0]: int(line.split()[1]) for line in result.stdout.splitlines()}
+    expected = {"key_sums", "outputs", "query_gradients", "query_sums", "key_gradients"}
+    assert set(shared) == expected | ({"exclusive_scan"} if form == "causal" else set())
+    assert max(shared.values()) <= 227 * 1024
