@@ -75,7 +75,8 @@ class MaskFolderData(DataModule):
         self.predict_path = predict_path or (self.found.unlabelled and str(self.found.unlabelled))
         if self.predict_path is not None:
             PictureItems(self.predict_path, self._whole)  # found out now, not after the model has been built
-        self.void_is_255 = _survey(self.pairs, self.labels) or self.labels is self.found.labels
+        is_known = bool(self.labels.mapping) or self.labels is self.found.labels
+        self.void_is_255 = _survey(self.pairs, self.labels, refuse_255=not is_known) or is_known
 
     def items(self, split: Split) -> Dataset[Sample]:
         """See `DataModule.items`."""
@@ -197,11 +198,11 @@ def _told(labels: Labels | None, layout: str) -> Labels:
     return labels
 
 
-def _survey(pairs: dict[str, list[Pair]], labels: Labels) -> bool:
+def _survey(pairs: dict[str, list[Pair]], labels: Labels, *, refuse_255: bool) -> bool:
     """Check some masks of each split; whether 255 stands beside a class other than 0 in one, so surely means "ignored".
 
     Raises:
-        UserError: a mask is wrong, or none of those read holds another label than 0 and 255.
+        UserError: a mask is wrong; or, with ``refuse_255``, none of those read holds another label than 0 and 255.
     """
     surveyed, problems = [], []
     for part in filter(None, pairs.values()):
@@ -214,10 +215,10 @@ def _survey(pairs: dict[str, list[Pair]], labels: Labels) -> bool:
                 problems.append(error.problem)
     report(problems)
     suspects = [values for values in surveyed if foreground_at_255(values)]
-    if suspects and not labels.mapping and all(values <= {0, 255} for values in surveyed):
+    if suspects and refuse_255 and all(values <= {0, 255} for values in surveyed):
         folder = next(part[0].mask.parent for part in pairs.values() if part)
         report([Problem("wrong label", folder, FOREGROUND_255)])
-    return bool(labels.mapping) or any(255 in values and values - {0, 255} for values in surveyed)
+    return any(255 in values and values - {0, 255} for values in surveyed)
 
 
 def _values(stored_HW: np.ndarray) -> set[int]:

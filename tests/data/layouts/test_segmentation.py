@@ -179,3 +179,12 @@ def test_negative_and_deep_ids_of_cityscapes_are_ignored(tmp_path, save, noise, 
     save(ids, root / "gtFine" / "val" / "lindau" / "lindau_000000_000019_gtFine_labelIds.png")
     [target] = targets(MaskFolderData(str(root), layout="cityscapes").val_dataloader()).values()
     assert target[0, 0] == 13 and (target.flat[1:] == 255).all()
+
+
+def test_streets_of_road_and_void_alone_are_no_foreground_at_255(tmp_path, save, noise):
+    """G3 is about masks of one's own: where the data set says that 255 is void, it is."""
+    root = street(save, noise, tmp_path, ["labelTrainIds"], count=1)
+    for path in (root / "gtFine").rglob("*_labelTrainIds.png"):
+        save(np.uint8([[0] * 4 + [255] * 5] * 6), path)
+    [target] = targets(MaskFolderData(str(root), layout="cityscapes").val_dataloader()).values()
+    assert target.tolist() == [[0] * 4 + [255] * 5] * 6
