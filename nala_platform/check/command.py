@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch.utils.data import Dataset
 
 from nala_platform.arguments import Arguments
+from nala_platform.check.documents import Documents
 from nala_platform.check.findings import Findings
 from nala_platform.check.module import build
 from nala_platform.check.picture import Sampler, draw
@@ -21,6 +22,7 @@ from nala_platform.data.base import DataModule
 from nala_platform.data.loader import Sample
 from nala_platform.data.order import Draw
 from nala_platform.data.problems import BadFileError, Problem, collecting
+from nala_platform.data.tokens import Blocks
 from nala_platform.errors import UserError
 
 SPLITS = ("train", "val", "test")
@@ -96,7 +98,7 @@ def _built(typed: list[str], listed: list[Problem]) -> DataModule | None:
 
 def _look(findings: Findings, data: DataModule, sampler: Sampler, workers: int) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
+    console, documents = Console(stderr=True), Documents()
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         for split in SPLITS:
             try:
@@ -111,6 +113,8 @@ def _look(findings: Findings, data: DataModule, sampler: Sampler, workers: int) 
             for index, facts in enumerate(walk(items, workers)):
                 sampler.add(split, index, findings.add(split, facts))
                 progress.advance(task)
+            if isinstance(items, Blocks):
+                findings.shared += documents.add(split, items.stream, getattr(data, "tokenizer").eos_token_id)  # noqa: B009
 
 
 def _is_validation(data: DataModule, items: Dataset[Sample]) -> bool:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from nala_platform.check.documents import Shared
 from nala_platform.check.split import Copies, Copy, Split
 from nala_platform.check.walk import Facts
 from nala_platform.data.base import DataModule
@@ -22,6 +23,7 @@ class Findings:
     Attributes:
         problems: each once, with its split, which is empty where the listing of the files found it.
         splits: by name, in the order in which they were looked at.
+        shared: which texts have documents of another split.
         alike: the name of a split that is another one once more, and of that one.
     """
 
@@ -31,6 +33,7 @@ class Findings:
         self.class_names: tuple[str, ...] = getattr(data, "class_names", ())
         self.problems: dict[Problem, str] = {}
         self.splits: dict[str, Split] = {}
+        self.shared: list[Shared] = []
         self.alike: dict[str, str] = {}
 
     def note(self, split: str, problems: Iterable[Problem]) -> None:
@@ -77,6 +80,11 @@ class Findings:
             _copies(self.copies.leaks, "pictures of one split that stand in another too, to the byte (a leak)"),
             _copies(self.copies.contradictions, "pictures that stand in two classes, to the byte"),
         ]
+        found += [
+            f"documents of {one.split} that stand in {one.other} too, token for token (a leak): {one.count} of "
+            f"{one.documents}"
+            for one in self.shared
+        ]
         for split in self.splits.values():
             absent = self.absent(split)
             if absent and split.name == "train":
@@ -106,6 +114,7 @@ class Findings:
                 for problem, split in self.problems.items()
             ],
             "warnings": self.warnings(),
+            "shared documents": [one._asdict() for one in self.shared],
             "leaks": [[copy.first, copy.second] for copy in self.copies.leaks],
             "contradictions": [[copy.first, copy.second] for copy in self.copies.contradictions],
         }

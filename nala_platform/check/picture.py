@@ -124,7 +124,7 @@ def _pairs(data: DataModule, samples: list[Sample]) -> Figure:
 
 
 def _texts(data: Any, samples: list[Sample]) -> Figure:
-    figure = Figure(figsize=(11, 1.3 * len(samples)), layout="constrained")
+    figure = Figure(figsize=(11, 0.95 * len(samples)), layout="constrained")
     for axes, sample in zip(figure.subplots(len(samples), 1, squeeze=False).flat, samples, strict=True):
         tokens = sample["tokens"][sample["target"] >= 0].tolist()[:64]
         text = "|".join(data.tokenizer.decode([token]) for token in tokens)

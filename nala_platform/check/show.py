@@ -69,22 +69,29 @@ def write_fix_list(findings: Findings, path: Path) -> None:
 
 def _splits(findings: Findings) -> Table:
     table = Table(title=f"{type(findings.data).__name__}: what is there", title_justify="left")
+    rows = [_row(split) for split in findings.splits.values()]
     table.add_column("split")
-    for column in ("samples", "bad", "tokens", "labels", "height x width: min", "median", "max", "sizes"):
+    shown = [column for column in rows[0] if any(row[column] for row in rows)]
+    for column in shown:
         table.add_column(column, justify="right")
-    for split in findings.splits.values():
-        table.add_row(split.name, *_row(split))
+    for name, row in zip(findings.splits, rows, strict=True):
+        table.add_row(name, *(row[column] for column in shown))
     return table
 
 
-def _row(split: Split) -> list[str]:
-    labels = "" if split.labels is None else f"{split.labels[0]}..{split.labels[1]}"
-    row = [str(split.samples), str(split.bad), str(split.tokens or ""), labels]
-    extent = split.extent(None)
-    if extent is None:
-        return row
-    edges = ["x".join(map(str, extent[key])) for key in ("min", "median", "max")]
-    return [*row, *edges, str(extent["distinct"])]
+def _row(split: Split) -> dict[str, str]:
+    extent = split.extent(None) or {}
+    sizes = {key: "x".join(map(str, extent.get(key, ()))) for key in ("min", "median", "max")}
+    return {
+        "samples": str(split.samples),
+        "bad": str(split.bad),
+        "tokens": str(split.tokens or ""),
+        "labels": "" if split.labels is None else f"{split.labels[0]}..{split.labels[1]}",
+        "height x width: min": sizes["min"],
+        "median": sizes["median"],
+        "max": sizes["max"],
+        "sizes": str(extent.get("distinct", "")),
+    }
 
 
 def _classes(findings: Findings) -> Table:

@@ -240,6 +240,12 @@ def test_what_is_wrong_with_text(tmp_path):
     # each byte is a token, and the end of a document is one
     size = sum(len(f"train {i}: a line of text\n" * 3) + 1 for i in range(200))
     assert found["splits"]["train"]["tokens"] == counted["tokens"]["train"] == size
+    assert found["shared documents"] == []
+    with (root / "val.jsonl").open("a") as file:
+        file.write((root / "train.jsonl").read_text().splitlines()[7] + "\n")
+    found, _ = check(*typed, tmp_path=tmp_path, code=0)
+    assert found["shared documents"] == [{"split": "val", "other": "train", "count": 1, "documents": 41}]
+    assert "(a leak): 1 of 41" in found["warnings"][0]
     with (root / "train.jsonl").open("a") as file:
         file.write('{"text": null}\n{"text": "half\n')
     found, fixes = check(*typed, tmp_path=tmp_path, code=1)
