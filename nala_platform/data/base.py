@@ -141,7 +141,7 @@ class DataModule(LightningDataModule, ABC):
         items = Guarded(self.items(split), mend="" if split == "predict" else COUNTS)
         return self._loader(items, EvalOrder(len(items), all_share=all_share, **self._share()), batch_size)
 
-    def _share(self) -> dict[str, int]:
+    def _share(self) -> dict[str, Any]:
         if self.trainer is None:
             return {"rank": 0, "world_size": 1}
         return {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size}
