@@ -136,7 +136,10 @@ def _with_memory(row: Row, case: Case) -> Row:
         if case.setting.device == "cuda":
             peak = allocated_growth(case.prepare)
         else:
-            peak = resident_growth(case.prepare, *(case._replace(length=length).prepare for length in _SMALL))
+            # what is compiled for some lengths apart has been so when it counts; elsewhere a first run would leave holes
+            own = [case.length] if case.contestant == "nala/compiled" else []
+            before = [case._replace(length=length).prepare for length in (*_SMALL, *own)]
+            peak = resident_growth(case.prepare, *before)
         return row._replace(peak_mb=peak.grown / 1e6)
     except (Failed, MemoryError, RuntimeError) as error:
         return row._replace(note=f"no memory figure: {said(error)}")

@@ -38,8 +38,8 @@ def preload(module: str) -> None:
 def resident_growth(prepare: Prepare, *small: Prepare) -> Peak:
     """Run the work once, and see the peak of the resident set.
 
-    In a new process that has imported what is needed and has run each of ``small``, the same on next to nothing and of
-    different sizes: code that is first used, threads and compilation are not the work's. Its peak is then set back to
+    In a new process that has imported what is needed and has run each of ``small``, the same of other sizes, next to
+    nothing mostly: code that is first used, threads and compilation are not the work's. Its peak is then set back to
     what it holds (Linux: ``/proc/self/clear_refs``) and read after the run. If memory runs out, this process is the
     first that the kernel ends.
 
