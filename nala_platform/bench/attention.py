@@ -136,7 +136,7 @@ def _with_memory(row: Row, case: Case) -> Row:
         if case.setting.device == "cuda":
             peak = allocated_growth(case.prepare)
         else:
-            # what is compiled for some lengths apart has been so when it counts; elsewhere a first run would leave holes
+            # compiled for its length before it counts; elsewhere a first run would leave holes in the heap
             own = [case.length] if case.contestant == "nala/compiled" else []
             before = [case._replace(length=length).prepare for length in (*_SMALL, *own)]
             peak = resident_growth(case.prepare, *before)
