@@ -59,7 +59,8 @@ class TokenFileData(DataModule):
         root: the folder.
         layout: one of `LAYOUTS`.
         tokenizer: the folder or the hub's name of the Hugging Face tokenizer that the ids are from, or None.
-        vocab_size: ids that the model knows; None: as many as the layout's vocabulary or the tokenizer has.
+        vocab_size: ids that the model knows; None: as many as the layout's vocabulary or the tokenizer has. Fewer than
+            GPT-2's, for nanoGPT's files: they are of a vocabulary of their own.
         context: tokens of a block.
         batch_size: blocks, of one process.
         source: stride, seed, eos.
@@ -96,7 +97,8 @@ class TokenFileData(DataModule):
         find = look_up(LAYOUTS, layout, option="data.layout")
         self.ready: Ready = find(self.root, Excluded(exclude, self.root))
         named = None if tokenizer is None else load_tokenizer(tokenizer, eos="optional")
-        size, eos = _ids(self.ready.vocabulary, vocab_size, source.eos, named)
+        self.vocabulary = _meant(self.ready.vocabulary, vocab_size, named)
+        size, eos = _ids(self.vocabulary, vocab_size, source.eos, named)
         self.vocab_size, self.eos = size, eos
         self.tokenizer = ids_tokenizer(size, eos) if named is None else named
         self.width_V = None if named is None else byte_widths(named, size)
@@ -131,7 +133,7 @@ class TokenFileData(DataModule):
             "files": {part: len(files) for part, files in self.ready.files.items()},
             "split": "by the names of files",
             "test split": "test" if self.ready.files["test"] else "val (there is no test file)",
-            "vocabulary": self.ready.vocabulary.name,
+            "vocabulary": self.vocabulary.name,
             "tokens": {part: int(count.sum()) for part, count in counted.items()},
             **documents,
             **bytes_known,
@@ -185,6 +187,14 @@ class TokenFileData(DataModule):
         if self.width_V is None:
             return f"left out: {self.tokenizer_name} is no byte-level BPE, so an id alone does not tell its bytes"
         return "bytes of the ids' own texts, 0 for eos"
+
+
+def _meant(found: Vocabulary, vocab_size: int | None, tokenizer: Any) -> Vocabulary:
+    """The vocabulary, where the files do not say so themselves as the options have it."""
+    if found.origin == "file" or (tokenizer is None and (vocab_size is None or vocab_size >= (found.size or 0))):
+        return found
+    told = "the tokenizer's" if tokenizer is not None else f"one of its own of {vocab_size} ids"
+    return Vocabulary(None, None, told)
 
 
 def _ids(vocabulary: Vocabulary, vocab_size: int | None, eos: int | None, tokenizer: Any) -> tuple[int, int | None]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -23,11 +23,13 @@ class Vocabulary(NamedTuple):
         size: how many; None: the files do not tell.
         eos: the one between documents; None: none.
         name: for the protocol.
+        origin: ``file``, a header or a file beside it says so; ``custom``, it is what such files mostly hold.
     """
 
     size: int | None
     eos: int | None
     name: str
+    origin: Literal["file", "custom"] = "file"
 
 
 class TokenFile(NamedTuple):
@@ -61,7 +63,7 @@ _CHOICES = 20240522  # magic of llm.c's multiple-choice files, such as hellaswag
 def nanogpt(root: Path, excluded: Excluded) -> Ready:
     """nanoGPT's ``train.bin`` and ``val.bin``: uint16 ids without a header.
 
-    They are GPT-2's, unless ``meta.pkl`` lies beside them: then they are of a vocabulary that the options must tell.
+    They are taken for GPT-2's, unless the options say otherwise; where ``meta.pkl`` lies beside them, they must.
 
     Raises:
         UserError: a file is not there, or no such file.
@@ -77,7 +79,7 @@ def nanogpt(root: Path, excluded: Excluded) -> Ready:
             raise UserError(f"data.root: {path} begins with llm.c's header: give --data.layout llm_c")
         files[part] = _usable([(path, "<u2", 0, size)])
     _both(files, root, "train.bin and val.bin")
-    return Ready(files, OWN if (root / "meta.pkl").exists() else GPT2)
+    return Ready(files, OWN if (root / "meta.pkl").exists() else GPT2._replace(origin="custom"))
 
 
 def llm_c(root: Path, excluded: Excluded) -> Ready:

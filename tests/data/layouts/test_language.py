@@ -303,6 +303,20 @@ def test_a_vocabulary_of_its_own_must_be_told(tmp_path: Path):
         predicted(TokenFileData(str(tmp_path / "b"), vocab_size=40, context=16), "train")
 
 
+def test_files_that_tell_nothing_are_of_the_vocabulary_that_is_named(tmp_path: Path):
+    bins(tmp_path / "b", size=250)
+    assert TokenFileData(str(tmp_path / "b"), vocab_size=50304).eos == 50256  # padded
+    own = TokenFileData(str(tmp_path / "b"), vocab_size=250, source=Taken(eos=3))
+    assert (own.vocab_size, own.eos) == (250, 3) and own.protocol()["vocabulary"] == "one of its own of 250 ids"
+    train_bpe(["text"], 257).save_pretrained(tmp_path / "tokenizer")
+    named = TokenFileData(str(tmp_path / "b"), tokenizer=str(tmp_path / "tokenizer"))
+    assert (named.vocab_size, named.eos) == (257, 0) and named.protocol()["vocabulary"] == "the tokenizer's"
+    for part in ("train", "val"):
+        shard(tmp_path / "d" / f"x_{part}.bin", np.arange(9))
+    with pytest.raises(UserError, match=r"data.tokenizer has 257 tokens, but the ids are of GPT-2 with 50257"):
+        TokenFileData(str(tmp_path / "d"), layout="llm_c", tokenizer=str(tmp_path / "tokenizer"))
+
+
 def test_a_resume_with_other_tokens_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     bins(tmp_path / "b")
     state = TokenFileData(str(tmp_path / "b")).state_dict()
