@@ -81,7 +81,11 @@ def test_hr_in_the_name_of_a_large_picture_is_dropped(tmp_path, save, noise):
 def test_missing_partners_are_counted_and_named(folders, tmp_path):
     paired = with_small(folders, tmp_path, 2)
     (tmp_path / "small" / "0000x2.png").unlink()
-    refused(paired, f"{folders.val_hr}/0000.png: has no small picture in {tmp_path / 'small'}", "0000 or 0000x2")
+    refused(
+        paired,
+        f"{folders.val_hr}/0000.png: has no small picture in {tmp_path / 'small'}",
+        "add 0000, 0000x2 or 0000_LR",
+    )
     with_small(folders, tmp_path, 2)
     (tmp_path / "val" / "0001.png").unlink()
     refused(paired, f"{tmp_path / 'small' / '0001x2.png'}: has no large picture in {folders.val_hr}")

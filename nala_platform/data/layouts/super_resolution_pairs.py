@@ -71,14 +71,13 @@ def pair_up(source: Source, scale: int, excluded: Excluded) -> list[Files]:
         return [Files(names[stem], path, None) for stem, path in large.items() if path not in excluded]
     small = _by_stem(source.small, source.ends[1], source.depth)
     partner = {stem: next((name for name in _small_names(stem, scale) if name in small), None) for stem in large}
-    lonely = [large[stem] for stem, name in partner.items() if name is None]
-    strange = [small[name] for name in sorted(small.keys() - set(partner.values()))]
-    hint = f"{_small_names(lonely[0].stem, scale)[0]} or {lonely[0].stem.removesuffix('_HR')}x{scale}" if lonely else ""
-    texts = [(path, f"has no small picture in {source.small} (such as {hint})") for path in lonely if large and small]
-    texts += [(path, f"has no large picture in {source.large}: add it or delete this") for path in strange if large]
+    lonely = {stem: path for stem, path in large.items() if partner[stem] is None and small}
+    strange = [small[name] for name in sorted(small.keys() - set(partner.values())) if large]
+    texts = [(path, f"has no small picture in {source.small}: {_wanted(stem, scale)}") for stem, path in lonely.items()]
+    texts += [(path, f"has no large picture in {source.large}: add it or delete this") for path in strange]
     report([Problem("unpaired", path, text) for path, text in texts if path not in excluded])
     pairs = [Files(names[stem], path, small[name]) for stem, path in large.items() if (name := partner[stem])]
-    return [pair for pair in pairs if pair.large not in excluded and pair.small not in excluded]
+    return [pair for pair in pairs if pair.large not in excluded and (pair.small or pair.large) not in excluded]
 
 
 def _small_names(stem: str, scale: int) -> list[str]:
@@ -86,6 +85,11 @@ def _small_names(stem: str, scale: int) -> list[str]:
     base = stem.removesuffix("_HR")
     ends = ("", f"x{scale}", f"_x{scale}", "_LR", f"_LRx{scale}", f"_LR_x{scale}")
     return list(dict.fromkeys([stem, *(base + end for end in ends)]))
+
+
+def _wanted(stem: str, scale: int) -> str:
+    base = stem.removesuffix("_HR")
+    return f"add {stem}, {base}x{scale} or {base}_LR"
 
 
 def _by_stem(folder: Path, end: str, depth: str) -> dict[str, Path]:
