@@ -5,11 +5,13 @@ Shapes: B batch, H heads, N queries, M keys, D head size, E value size.
 
 from torch import Tensor
 
+from nala_platform.attention.blocks.compiled import compiled_form
 from nala_platform.attention.blocks.form import chunked_form, obstacle
 from nala_platform.attention.door import check
 from nala_platform.attention.forms import plain, reference
 from nala_platform.attention.precision import autocast_off
 from nala_platform.attention.signature import AlphaRange, Backend, Options, Rope
+from nala_platform.attention.triton.form import triton_form
 from nala_platform.errors import look_up
 
 
@@ -22,6 +24,8 @@ BACKENDS: dict[str, Backend] = {
     "reference": reference,
     "plain": plain,
     "chunked": chunked_form,
+    "compiled": compiled_form,
+    "triton": triton_form,
     "auto": _auto,
 }
 
@@ -52,10 +56,11 @@ def nala_attention(
     is_causal: the means run over j <= i; needs N = M. key_padding_mask: bool (B, M), True = ignored in both means.
     eps: > 0.
     backend: how it is computed; it never changes the result beyond rounding. ``"reference"`` is the quadratic
-    definition, ``"plain"`` the linear form in ordinary autograd, ``"chunked"`` the linear form in blocks that stay in a
-    cache, of which autograd keeps query, key and value alone. ``"auto"`` is ``"chunked"``, and ``"plain"`` where that
-    cannot run (``blocks.form.obstacle``): inside ``torch.compile`` and ``torch.export``, under ``torch.func``, and for a
-    rope that requires a gradient.
+    definition, ``"plain"`` the linear form in ordinary autograd. Of these autograd keeps query, key and value alone:
+    ``"chunked"``, in blocks that stay in a cache; ``"compiled"``, the same through ``torch.compile``, which takes a
+    minute at the first call; ``"triton"``, fused kernels for CUDA. ``"auto"`` is ``"chunked"``, and ``"plain"`` where
+    that cannot run (``blocks.form.obstacle``): inside ``torch.compile`` and ``torch.export``, under ``torch.func``, and
+    for a rope that requires a gradient.
     Raises UserError for arguments that do not fit together.
     """
     options = Options(alpha_range, alpha_gate, key_power, direction, rope, is_causal, key_padding_mask, eps)

@@ -62,6 +62,8 @@ def _features(
 def _stretches(x_BHLF: Tensor) -> Tensor:
     """(B, H, T, C, F), with zeros behind the last token."""
     length = x_BHLF.shape[2]
+    if torch.compiler.is_compiling():  # one graph for all lengths: always padded, always as long
+        return F.pad(x_BHLF, (0, 0, 0, -length % STRETCH)).unflatten(2, (-1, STRETCH))
     stretch = min(STRETCH, length)
     if length % stretch:
         x_BHLF = F.pad(x_BHLF, (0, 0, 0, -length % stretch))
@@ -71,8 +73,6 @@ def _stretches(x_BHLF: Tensor) -> Tensor:
 def _before(x_BHTX: Tensor) -> Tensor:
     """Sums over the earlier stretches. A product with a triangle of ones: PyTorch's cumsum over this axis is slow."""
     stretches = x_BHTX.shape[2]
-    if stretches == 1:
-        return torch.zeros_like(x_BHTX)
     earlier_TT = torch.ones(stretches, stretches, dtype=x_BHTX.dtype, device=x_BHTX.device).tril_(-1)
     return (earlier_TT @ x_BHTX.flatten(3)).view_as(x_BHTX)
 
@@ -80,8 +80,6 @@ def _before(x_BHTX: Tensor) -> Tensor:
 def _after(x_BHTX: Tensor) -> Tensor:
     """Sums over the later stretches."""
     stretches = x_BHTX.shape[2]
-    if stretches == 1:
-        return torch.zeros_like(x_BHTX)
     later_TT = torch.ones(stretches, stretches, dtype=x_BHTX.dtype, device=x_BHTX.device).triu_(1)
     return (later_TT @ x_BHTX.flatten(3)).view_as(x_BHTX)
 

@@ -1,6 +1,6 @@
 """NaLa on a GPU: the O(N) form in fused Triton kernels, features and rotations never leaving the registers.
 
-The kernels stand in ``triton_kernels`` and ``triton_gradients``. They have run in Triton's interpreter and have been
+The kernels stand in ``kernels`` and ``gradients``. They have run in Triton's interpreter and have been
 compiled for compute capability 9.0; no card has run them yet.
 
 Shapes: B batch, H heads, N queries, M keys, D head size, E value size.
@@ -77,7 +77,7 @@ class _NaLa(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
-        from nala_platform.attention import triton_launch as launch
+        from nala_platform.attention.triton import launch as launch
 
         inputs, options = launch.Inputs(*arguments[:-1]), arguments[-1]
         plan = launch.plan_for(inputs, options)
@@ -91,7 +91,7 @@ class _NaLa(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        from nala_platform.attention import triton_launch as launch
+        from nala_platform.attention.triton import launch as launch
 
         (grad,) = grads
         *saved, state = ctx.saved_tensors

@@ -1,4 +1,4 @@
-"""What the Triton backend launches, and with which tiles; only ``triton_form`` imports this, when it is called.
+"""What the Triton backend launches, and with which tiles; only ``form`` imports this, when it is called.
 
 Shapes: B batch, H heads, N queries, M keys, D head size, E value size, S spans of tokens, X numbers of a state.
 """
@@ -14,8 +14,8 @@ import triton
 from torch import Tensor
 
 from nala_platform.attention.signature import Options
-from nala_platform.attention.triton_gradients import key_gradients, query_gradients
-from nala_platform.attention.triton_kernels import exclusive_scan, key_sums, outputs, query_sums
+from nala_platform.attention.triton.gradients import key_gradients, query_gradients
+from nala_platform.attention.triton.kernels import exclusive_scan, key_sums, outputs, query_sums
 
 TILE = 32 * 64
 """The largest tile of a head, tokens x D: what leaves room in shared memory for the state in float32."""

@@ -12,7 +12,7 @@ import torch
 
 from nala_platform.attention import nala_attention
 from nala_platform.attention.signature import Options
-from nala_platform.attention.triton_form import triton_form
+from nala_platform.attention.triton.form import triton_form
 from nala_platform.errors import UserError
 
 INSIDE = os.environ.get("TRITON_INTERPRET") == "1"
@@ -35,7 +35,7 @@ def attention(query, key, value, *, backend, **options):
 
 def run_here(*arguments, **environment):
     command = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-rf", "-p", "no:cacheprovider", __file__, *arguments]
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     return subprocess.run(
         command, env={**os.environ, **environment}, cwd=root, capture_output=True, text=True, timeout=3000
     )
@@ -55,7 +55,7 @@ def test_importing_attention_needs_no_triton():
         "import sys; sys.modules['triton'] = None\n"
         "import torch\n"
         "from nala_platform.attention.signature import Options\n"
-        "from nala_platform.attention.triton_form import triton_form\n"
+        "from nala_platform.attention.triton.form import triton_form\n"
         "x = torch.zeros(1, 1, 4, 16)\n"
         "try: triton_form(x, x, x, Options((1.5, 4.5), 'tanh', 3.0, 'split', None, False, None, 1e-6))\n"
         "except ValueError as error: print(error)\n"
@@ -84,9 +84,9 @@ def assert_equals_reference(make_inputs, monkeypatch, *, N, programs=528, dtype=
     Bounds, of the largest entry: float32 2e-5, for low and high 2e-4 of the larger one's, being sums that cancel; half
     precision 1.02 steps of its dtype, since the interpreter, unlike a card, cuts bfloat16 off where it should round.
     """
-    from nala_platform.attention import triton_launch
+    from nala_platform.attention.triton import launch
 
-    monkeypatch.setattr(triton_launch, "PROGRAMS", programs)
+    monkeypatch.setattr(launch, "PROGRAMS", programs)
     inputs = make_inputs(N, M=M, B=B, H=2, D=D, E=E, dtype=dtype)
     angles = 3 * torch.rand(N, D, generator=torch.Generator().manual_seed(2))
     options |= {"rope": (angles.cos(), (angles + 0.3).sin()) if rope else None}

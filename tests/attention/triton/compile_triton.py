@@ -50,19 +50,19 @@ def main(size, dtype, form):
     from triton.runtime import driver, jit
 
     driver.set_active(Card())
-    from nala_platform.attention import triton_form
     from nala_platform.attention.signature import Options
+    from nala_platform.attention.triton import form as triton
 
     run, seen = jit.JITFunction.run, {}
     jit.JITFunction.run = lambda self, *arguments, **launch: compile_and_print(
         run.__get__(self), *arguments, launch=launch, seen=seen
     )
-    triton_form._check_device = lambda query: None
+    triton._check_device = lambda query: None
     rope = (torch.zeros(256, size), torch.zeros(256, size))
     mask = torch.zeros(2, 256, dtype=torch.bool)
     query, key, value = (torch.zeros(2, 4, 256, size, dtype=dtype, requires_grad=True) for _ in range(3))
     options = Options((1.5, 4.5), "tanh", 3.0, "split", rope, form == "causal", mask, 1e-6)
-    triton_form.triton_form(query, key, value, options).sum().backward()
+    triton.triton_form(query, key, value, options).sum().backward()
 
 
 if __name__ == "__main__":

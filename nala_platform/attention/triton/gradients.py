@@ -1,4 +1,4 @@
-"""The gradient kernels of the Triton backend; ``triton_kernels`` says how all of them work, and its names hold here."""
+"""The gradient kernels of the Triton backend; ``kernels`` says how all of them work, and its names hold here."""
 # Triton types the arguments of a kernel itself; an annotation would mean something else to it.
 # ruff: noqa: ANN001, ANN201
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false
@@ -6,7 +6,7 @@
 import triton
 import triton.language as tl
 
-from nala_platform.attention.triton_features import (
+from nala_platform.attention.triton.features import (
     half,
     half_gradient,
     key_gradient,
@@ -16,8 +16,8 @@ from nala_platform.attention.triton_features import (
     rotated,
     unrotated,
 )
-from nala_platform.attention.triton_kernels import dot, load_key_tile, lower, remaining, running
-from nala_platform.attention.triton_tiles import (
+from nala_platform.attention.triton.kernels import dot, load_key_tile, lower, remaining, running
+from nala_platform.attention.triton.tiles import (
     load_head,
     load_pair,
     load_rotation,

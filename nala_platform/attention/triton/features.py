@@ -1,6 +1,6 @@
 """NaLa's feature maps and their gradients on a tile of tokens held in registers, in Triton's language.
 
-The twin of ``feature_map`` with gradients in closed form. Everything is float32. ``plan`` is ``triton_launch.Plan``.
+The twin of ``feature_map`` with gradients in closed form. Everything is float32. ``plan`` is ``launch.Plan``.
 
 Shapes: N tokens of a tile, D head size, padded to a power of two with columns of 0, whose features are 0.
 """

@@ -18,8 +18,8 @@ Shapes: N tokens of a tile, M those of the same tile as keys, D head size, E val
 import triton
 import triton.language as tl
 
-from nala_platform.attention.triton_features import half, key_size, query_size, rotated
-from nala_platform.attention.triton_tiles import (
+from nala_platform.attention.triton.features import half, key_size, query_size, rotated
+from nala_platform.attention.triton.tiles import (
     load_head,
     load_pair,
     load_rotation,

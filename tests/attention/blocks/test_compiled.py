@@ -1,0 +1,79 @@
+"""The compiled blocks against the others. Generating code takes a minute, so only the refusal is a quick test."""
+
+import shutil
+from functools import partial
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from nala_platform.attention import nala_attention
+from nala_platform.attention.blocks import call, compiled
+from nala_platform.errors import UserError
+
+
+def test_without_a_compiler_it_says_so(make_inputs, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(UserError, match=r"needs a C\+\+ compiler.*backend='chunked' needs none"):
+        nala_attention(*make_inputs(5)[:3], backend="compiled")
+
+
+def compare(gradients, inputs, *, direction, is_causal):
+    results = []
+    for backend in ("compiled", "reference"):
+        out, grads = gradients(
+            lambda query, key, value, low, high, backend=backend: nala_attention(
+                query,
+                key,
+                value,
+                alpha_range=(low, high),
+                direction=direction,
+                rope=inputs.rope,
+                is_causal=is_causal,
+                key_padding_mask=inputs.mask,
+                backend=backend,
+            ),
+            *inputs[:3],
+            torch.full((3,), 0.5, dtype=torch.float64),
+            torch.full((3,), 2.0, dtype=torch.float64),
+        )
+        results.append((out, *grads))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11 * max(1.0, theirs.abs().max().item()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_no_graph_for_each_length(make_inputs, gradients, monkeypatch, is_causal):
+    """Through the tracer alone, which is what decides: a few graphs for short, whole and cut inputs, then no more."""
+    compiled._compiled.cache_clear()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    monkeypatch.setattr(call, "CACHED", 6 * 128 * 24)
+    graphs = []
+    for N in (130, 700, 321, 1000, 555, 890, 401):
+        compare(gradients, make_inputs(N, D=16, E=24), direction="split", is_causal=is_causal)
+        graphs.append(counters["stats"]["unique_graphs"])
+    compiled._compiled.cache_clear()
+    assert graphs[-1] == graphs[3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("direction", "is_causal"), [("split", True), ("cosine", False)])
+def test_it_equals_the_definition(make_inputs, gradients, direction, is_causal):
+    for N in (1, 321):
+        compare(gradients, make_inputs(N, D=16, E=24), direction=direction, is_causal=is_causal)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_narrow_dtypes(make_inputs, gradients, dtype):
+    inputs = make_inputs(65, D=16, E=16, dtype=dtype)
+    results = [
+        gradients(lambda *qkv, backend=backend: nala_attention(*qkv, backend=backend), *inputs[:3])
+        for backend in ("compiled", "chunked")
+    ]
+    (out, grads), (expected, expected_grads) = results
+    for ours, theirs in zip((out, *grads), (expected, *expected_grads), strict=True):
+        assert ours.dtype == dtype
+        bound = 1e-5 if dtype == torch.float32 else 8e-3
+        assert (ours.double() - theirs.double()).norm() <= bound * theirs.double().norm()
