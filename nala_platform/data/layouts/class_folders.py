@@ -26,7 +26,7 @@ def class_folders(root: Path, excluded: Excluded) -> Listing:
     if any(path.is_dir() for path in (root / "test").glob("[!.]*")):
         files["test"] = class_files(root / "test", excluded)
     class_names = tuple(files["train"])
-    parts = {split: part_of(root, split, found, class_names) for split, found in files.items()}
+    parts = {split: part_of(root, split, found, class_names, excluded) for split, found in files.items()}
     unlabelled = root / "test" if (root / "test").is_dir() and "test" not in parts else None
     return Listing(class_names, parts, labels=SORTED, unlabelled=unlabelled)
 
@@ -70,16 +70,23 @@ def _names_under(folder: Path) -> list[str]:
     return sorted(names, key=lambda name: name.split("/"))
 
 
-def part_of(root: Path, split: str, files: dict[str, list[str]], class_names: tuple[str, ...]) -> Part:
-    """The pictures of class folders as a part; folders that train has not, or has alone, are reported."""
+def part_of(
+    root: Path, split: str, files: dict[str, list[str]], class_names: tuple[str, ...], excluded: Excluded
+) -> Part:
+    """The pictures of class folders as a part; folders that train has not, or has alone, are reported.
+
+    A class whose folder in train is excluded is left out here too; a folder that is excluded here need not be there.
+    """
     index = {name: label for label, name in enumerate(class_names)}
     strange = [
         Problem("wrong label", root / split / name, "a class folder that train has not: a score would lack its class")
         for name in sorted({*files} - {*index})
+        if root / "train" / name not in excluded
     ]
     lacking = [
         Problem("missing", root / split / name, "train has this class folder, but it is not here")
         for name in sorted({*index} - {*files})
+        if root / split / name not in excluded
     ]
     report(strange + lacking)
     known = {name: paths for name, paths in files.items() if name in index}

@@ -37,7 +37,7 @@ def devkit(root: Path, excluded: Excluded) -> Listing:
     folder = split_folder(root, "val")
     truth = {f"ILSVRC2012_val_{number:08d}": wnid for number, wnid in enumerate(_devkit_truth(root), 1)}
     labels = f"{SORTED}; of val, by {TRUTH} and {META}"
-    return _listing(root, ".", train, _flat(root, folder, truth, tuple(train), excluded), labels)
+    return _listing(root, ".", train, _flat(root, folder, truth, tuple(train), excluded), labels, excluded)
 
 
 def kaggle(root: Path, excluded: Excluded) -> Listing:
@@ -57,13 +57,17 @@ def kaggle(root: Path, excluded: Excluded) -> Listing:
     if table is None:
         raise UserError(f"data.root: {root} has no {SOLUTION}: put it beside ILSVRC; it tells the classes of {folder}")
     labels = f"{SORTED}; of val, by {SOLUTION}"
-    return _listing(root, inside, train, _flat(root, folder, _solution(table), tuple(train), excluded), labels)
+    return _listing(
+        root, inside, train, _flat(root, folder, _solution(table), tuple(train), excluded), labels, excluded
+    )
 
 
-def _listing(root: Path, inside: str, train: dict[str, list[str]], val: Part, labels: str) -> Listing:
+def _listing(
+    root: Path, inside: str, train: dict[str, list[str]], val: Part, labels: str, excluded: Excluded
+) -> Listing:
     """Train's class folders and the flat validation folder as one data set."""
     class_names = tuple(train)
-    parts = {"train": part_of(root, f"{inside}/train", train, class_names), "val": val}
+    parts = {"train": part_of(root, f"{inside}/train", train, class_names, excluded), "val": val}
     test = root / inside / "test"
     return Listing(class_names, parts, labels=labels, unlabelled=test if test.is_dir() else None)
 
@@ -116,7 +120,10 @@ def _wnids(path: Path) -> dict[str, str]:
     try:
         synsets: Any = loadmat(path, squeeze_me=True)["synsets"]
         return {
-            str(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in np.atleast_1d(synsets) if not row["num_children"]
+            # MATLAB's numbers are doubles, which some programs that write the file keep
+            str(int(row["ILSVRC2012_ID"])): str(row["WNID"])
+            for row in np.atleast_1d(synsets)
+            if not row["num_children"]
         }
     except (MatReadError, OSError, KeyError, ValueError, TypeError, NotImplementedError) as error:
         reason = " ".join(str(error).split())

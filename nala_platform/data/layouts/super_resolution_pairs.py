@@ -65,11 +65,11 @@ def pair_up(source: Source, scale: int, excluded: Excluded) -> list[Files]:
     ``0001_LR_x4.png`` (for S = 4); a large one's ``_HR`` is dropped. An empty folder, two pictures of one name and
     pictures without a partner are reported; a pair is left out if either of its files is excluded.
     """
-    large = _by_stem(source.large, source.ends[0], source.depth)
+    large = _by_stem(source.large, source.ends[0], source.depth, excluded)
     names = {stem: f"{source.prefix}{path.relative_to(source.large).as_posix()}" for stem, path in large.items()}
     if source.small is None:
         return [Files(names[stem], path, None) for stem, path in large.items() if path not in excluded]
-    small = _by_stem(source.small, source.ends[1], source.depth)
+    small = _by_stem(source.small, source.ends[1], source.depth, excluded)
     partner = {stem: next((name for name in _small_names(stem, scale) if name in small), None) for stem in large}
     lonely = {stem: path for stem, path in large.items() if partner[stem] is None and small}
     strange = [small[name] for name in sorted(small.keys() - set(partner.values())) if large]
@@ -92,18 +92,21 @@ def _wanted(stem: str, scale: int) -> str:
     return f"add {stem}, {base}x{scale} or {base}_LR"
 
 
-def _by_stem(folder: Path, end: str, depth: str) -> dict[str, Path]:
+def _by_stem(folder: Path, end: str, depth: str, excluded: Excluded) -> dict[str, Path]:
+    """Pictures by what pairs them; of two with one name the second is reported, unless one is excluded."""
     found: dict[str, Path] = {}
     twice = []
     for path in pictures_under(folder):
         stem = path.relative_to(folder).with_suffix("").as_posix()
         if not stem.endswith(end) or (depth == "one" and path.parent != folder):
             continue
-        if stem in found:
-            twice.append(
-                Problem("same name", path, f"{found[stem].name} has the same name but for the suffix: keep one")
-            )
-        found.setdefault(stem, path)
+        other = found.setdefault(stem, path)
+        if other is path or path in excluded:
+            continue
+        if other in excluded:
+            found[stem] = path
+        else:
+            twice.append(Problem("same name", path, f"{other.name} has the same name but for the suffix: keep one"))
     report(twice)
     if not found:
         what = f"picture whose name ends in {end}" if end else "picture"

@@ -201,3 +201,34 @@ def test_a_train_folder_of_packed_classes_says_so(tmp_path):
     (tmp_path / "train" / "n01440764.tar").write_bytes(b"")
     with pytest.raises(UserError, match=r"has 0 class folders.*1 archives such as n01440764\.tar: unpack each"):
         data_of(tmp_path)
+
+
+def test_ids_that_are_stored_as_doubles_are_the_same_ids(devkit_tree):
+    kinds = [("ILSVRC2012_ID", "O"), ("WNID", "O"), ("num_children", "O")]
+    rows = np.array([(float(number), wnid, 3.0 if number == 4 else 0.0) for number, wnid in IDS.items()], dtype=kinds)
+    savemat(devkit_tree / "ILSVRC2012_devkit_t12" / "data" / "meta.mat", {"synsets": rows.reshape(-1, 1)})
+    labels = data_of(devkit_tree, layout="imagenet_devkit").listing.parts["val"].label_N
+    assert labels.tolist() == [SORTED.index(IDS[number]) for number in TRUTH]
+
+
+def test_what_is_wrong_with_class_folders_can_be_left_out_by_its_path(class_tree, tmp_path, save, noise):
+    for folder in ("train/ape", "val/gnu"):
+        save(noise(20, 20), class_tree / folder / "0.png")
+    (class_tree / "train" / "emu").mkdir()
+    with collecting() as problems:
+        data_of(class_tree)
+    found = {(problem.kind, problem.path.relative_to(class_tree).as_posix()) for problem in problems}
+    lacking = {("missing", "val/ape"), ("missing", "val/emu")}
+    assert found == {("empty", "train/emu"), ("wrong label", "val/gnu")} | lacking
+    exclude = tmp_path / "list.txt"
+    exclude.write_text("".join(f"{problem.path}\n" for problem in problems))
+    assert data_of(class_tree, exclude=str(exclude)).class_names == ("ape", "cat", "dog")
+
+
+def test_a_class_that_is_left_out_of_train_is_left_out_of_val(class_tree, tmp_path, save, noise):
+    for split in ("train", "val"):
+        save(noise(20, 20), class_tree / split / "emu" / "0.png")
+    exclude = tmp_path / "list.txt"
+    exclude.write_text("train/emu\n")
+    data = data_of(class_tree, exclude=str(exclude))
+    assert data.class_names == ("cat", "dog") and {*data.listing.parts["val"].label_N} == {0, 1}

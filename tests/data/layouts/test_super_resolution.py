@@ -325,6 +325,15 @@ def test_two_files_of_one_name_are_reported(div2k, save, noise):
         data(div2k, "div2k")
 
 
+@pytest.mark.parametrize(("out", "stays"), [("0001.png", "0001.bmp"), ("0001.bmp", "0001.png")])
+def test_of_two_files_of_one_name_either_can_be_left_out(div2k, tmp_path, save, noise, out, stays):
+    folder = div2k / "DIV2K" / "DIV2K_train_HR"
+    save(noise(72, 96), folder / "0001.bmp")
+    (tmp_path / "bad.txt").write_text(f"{folder / out}\n")
+    module = data(div2k, "div2k", exclude=str(tmp_path / "bad.txt"))
+    assert module.files["train"][0].large.name == stays
+
+
 def test_of_very_many_pairs_some_are_looked_at_before_training(div2k, monkeypatch, save, noise):
     """The others when they are read: the error names them all the same."""
     from nala_platform.data.layouts import super_resolution_pairs
