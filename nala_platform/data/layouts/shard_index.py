@@ -106,10 +106,13 @@ def _surveyed(paths: Sequence[Path]) -> tuple[Index, list[Problem]]:
     rows = [member for members in found for member in members]
     encoded = [os.fsencode(name) for name, *_ in rows]
     numbers_N3 = np.array([numbers for _, *numbers in rows], dtype=np.int64).reshape(-1, 3)
+    offset_N, size_N, label_N = numbers_N3.T.copy()
     index = Index(
         np.frombuffer(b"".join(encoded), dtype=np.uint8),
         np.cumsum([0, *map(len, encoded)]),
-        *numbers_N3.T.copy(),
+        offset_N,
+        size_N,
+        label_N,
         np.cumsum([0, *map(len, found)]),
     )
     return index, problems
