@@ -16,7 +16,16 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from nala_platform.attention.blocks.closed_form import Map, Words, key_gradient, key_map, query_gradient, query_map
+from nala_platform.attention.blocks.closed_form import (
+    Bound,
+    Map,
+    Query,
+    Words,
+    key_gradient,
+    key_map,
+    query_gradient,
+    query_map,
+)
 from nala_platform.attention.precision import widen
 from nala_platform.attention.signature import AlphaRange, Rope
 
@@ -44,11 +53,19 @@ class QueryGradient(NamedTuple):
     low_BH: Tensor
     high_BH: Tensor
 
+    @classmethod
+    def of(cls, query_BHLD: Tensor, by_exponent_BHL1: Tensor, query: Query, sums: Sums) -> "QueryGradient":
+        """From the gradients of the queries and of their exponents low + (high - low) gate."""
+        by_high_BHL1 = by_exponent_BHL1 * query.gate_L1
+        low_BH, high_BH = ((x.flatten(2).sum(-1)) for x in (by_exponent_BHL1 - by_high_BHL1, by_high_BHL1))
+        return cls(query_BHLD, sums, low_BH, high_BH)
 
-def shaped(alpha_range: AlphaRange, dtype_of: Tensor) -> tuple[Tensor | float, Tensor | float]:
-    """(low, high) so that they broadcast against (B, H, L, 1)."""
+
+def shaped(alpha_range: AlphaRange, query_BHLD: Tensor) -> tuple[Bound, Bound]:
+    """(low, high) so that they broadcast against (B, H, L, 1), L one axis or more."""
     low, high = (
-        bound.to(dtype_of.dtype)[:, None, None] if isinstance(bound, Tensor) else bound for bound in alpha_range
+        bound.to(query_BHLD.dtype).view(-1, *(1,) * (query_BHLD.ndim - 2)) if isinstance(bound, Tensor) else bound
+        for bound in alpha_range
     )
     return low, high
 
@@ -56,7 +73,7 @@ def shaped(alpha_range: AlphaRange, dtype_of: Tensor) -> tuple[Tensor | float, T
 def shown(x_BHLD: Tensor, hidden_BL: Tensor | None) -> Tensor:
     """``x`` in the dtype of sums, with 0 at hidden keys: what stood there reaches no sum."""
     x_BHLD = widen(x_BHLD)
-    return x_BHLD if hidden_BL is None else x_BHLD.masked_fill(hidden_BL[:, None, :, None], 0.0)
+    return x_BHLD if hidden_BL is None else x_BHLD.masked_fill(hidden_BL[:, None, ..., None], 0.0)
 
 
 def key_sums(
@@ -99,8 +116,7 @@ def query_back(
     sums = Sums(rotated_BHLF.mT @ grad_BHLE, (query.feature_LF.mT @ by_denominator_BHL1)[..., 0])
     grad_BHLF = setting.words.unrotate(turned_BHLF, tables).addcmul_(by_denominator_BHL1, means.key_BHF[..., None, :])
     grad_BHLD, by_exponent_BHL1 = query_gradient(query, grad_BHLF, low, high, setting.what)
-    by_high_BHL1 = by_exponent_BHL1 * query.gate_L1
-    return QueryGradient(grad_BHLD, sums, (by_exponent_BHL1 - by_high_BHL1).sum((-2, -1)), by_high_BHL1.sum((-2, -1)))
+    return QueryGradient.of(grad_BHLD, by_exponent_BHL1, query, sums)
 
 
 def key_back(

@@ -64,7 +64,9 @@ class _Blocks(torch.autograd.Function):
         kernels: Kernels,
     ) -> Tensor:
         call = cut_up(query, value, options, kernels)
-        out, sums = (causal_forward if options.is_causal else forward)(call, query, key, value)
+        # detached, because a compiled block would ask for a second graph
+        inputs = (x.detach() for x in (query, key, value))
+        out, sums = (causal_forward if options.is_causal else forward)(call, *inputs)
         ctx.options, ctx.kernels, ctx.kept = options._replace(alpha_range=(0, 0), rope=None), kernels, len(sums)
         ranges = [bound if isinstance(bound, Tensor) else None for bound in (low, high)]
         ctx.numbers = [bound for bound in (low, high) if not isinstance(bound, Tensor)]
@@ -82,7 +84,8 @@ class _Blocks(torch.autograd.Function):
             if torch.is_grad_enabled():
                 return (*_differentiable(grad, (query, key, value, low, high), options), None, None)
             call = cut_up(query, value, options, ctx.kernels)
-            grads = (causal_backward if options.is_causal else backward)(call, query, key, value, grad, sums)
+            inputs = (x.detach() for x in (query, key, value, grad))
+            grads = (causal_backward if options.is_causal else backward)(call, *inputs, sums)
         return (*grads, None, None)
 
 

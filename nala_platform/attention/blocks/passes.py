@@ -6,12 +6,14 @@ Shapes: B batch, H heads, N queries, M keys, L tokens of a block, D head size, E
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from nala_platform.attention.blocks.both_ways import QueryGradient, Sums
 from nala_platform.attention.blocks.call import Call, Rows
+from nala_platform.attention.blocks.causal import STRETCH
 from nala_platform.attention.precision import bounded, widest
-from nala_platform.attention.signature import Options
+from nala_platform.attention.signature import Options, Rope
 
 
 def forward(call: Call, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -53,26 +55,23 @@ def backward(
 
 def causal_forward(call: Call, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, list[Tensor]]:
     """(out, what the backward pass is given: the sums before each block but the first, two tensors each)."""
-    out, kept = _like(value, query.shape[2]), []
-    count_BN = _counts(query, call.options.key_padding_mask)
+    out, kept, count_BN = _like(value, query.shape[2]), [], _counts(call, query)
     for rows in call.groups:
         sums = call.no_sums(rows, query, value)
         alpha_range = rows.range(call.options.alpha_range)
         for block in call.blocks(query.shape[2]):
             kept += sums if block.start else ()
-            seen = call.hidden(rows, block), count_BN[rows.batch if len(count_BN) > 1 else slice(None), block]
-            place = sums, call.turn(block), alpha_range, call.setting
-            inputs = (rows.of(x, block) for x in (query, key, value))
-            out_BHLE, sums = call.kernels.causal_out(*inputs, *seen, *place)
-            rows.of(out, block).copy_(out_BHLE)
+            inputs, seen, tables = _in_stretches(call, rows, block, count_BN, query, key, value)
+            own, sums = call.kernels.causal_out(*inputs, *seen, sums, tables, alpha_range, call.setting)
+            rows.of(out, block).copy_(_joined(own, block))
     return out, kept
 
 
 def causal_backward(
     call: Call, query: Tensor, key: Tensor, value: Tensor, grad: Tensor, kept: list[Tensor]
 ) -> tuple[Tensor | None, ...]:
-    grads = Gradients.of(query, key, value, call.options)
-    count_BN = _counts(query, call.options.key_padding_mask)
+    """The gradients of query, key, value, low and high, from the last block to the first."""
+    grads, count_BN = Gradients.of(query, key, value, call.options), _counts(call, query)
     blocks = call.blocks(query.shape[2])
     for number, rows in enumerate(call.groups):
         first = 2 * number * (len(blocks) - 1)
@@ -81,14 +80,46 @@ def causal_backward(
         for place, block in reversed([*enumerate(blocks)]):
             before = first + 2 * (place - 1)
             sums = Sums(*kept[before : before + 2]) if place else call.no_sums(rows, query, value)
-            seen = call.hidden(rows, block), count_BN[rows.batch if len(count_BN) > 1 else slice(None), block]
-            rest = sums, grad_sums, call.turn(block), alpha_range, call.setting
-            inputs = (rows.of(x, block) for x in (query, key, value, grad))
+            inputs, seen, tables = _in_stretches(call, rows, block, count_BN, query, key, value, grad)
+            rest = sums, grad_sums, tables, alpha_range, call.setting
             back, key_grad, value_grad = call.kernels.causal_back(*inputs, *seen, *rest)
             grad_sums = back.sums
-            grads.put_query(rows, block, back)
-            grads.put_key(rows, block, key_grad, value_grad)
+            grads.put_query(rows, block, back._replace(query_BHLD=_joined(back.query_BHLD, block)))
+            grads.put_key(rows, block, _joined(key_grad, block), _joined(value_grad, block))
     return grads.tuple()
+
+
+def _in_stretches(
+    call: Call, rows: Rows, block: slice, count_BN: Tensor, *tensors: Tensor
+) -> tuple[list[Tensor], tuple[Tensor | None, Tensor], Rope | None]:
+    """(tensors (B, H, T, C, X), (which keys are hidden, how many keys each query sees) (B, T, C), tables (T, C, X))."""
+    stretch = min(STRETCH, call.length)
+
+    def cut(x: Tensor, axis: int) -> Tensor:
+        missing = -x.shape[axis] % stretch
+        if missing:
+            x = F.pad(x, (*(0, 0) * (x.ndim - 1 - axis), 0, missing))
+        return x.unflatten(axis, (-1, stretch))
+
+    hidden_BL, tables = call.hidden(rows, block), call.turn(block)
+    return (
+        [cut(rows.of(x, block), 2) for x in tensors],
+        (None if hidden_BL is None else cut(hidden_BL, 1), cut(count_BN[rows.batch, block], 1)),
+        None if tables is None else (cut(tables[0], 0), cut(tables[1], 0)),
+    )
+
+
+def _counts(call: Call, query: Tensor) -> Tensor:
+    """How many keys each query sees, at least 1, (B, N)."""
+    mask_BN = call.options.key_padding_mask
+    batch, _, tokens, _ = query.shape
+    if mask_BN is None:
+        return torch.arange(1, tokens + 1, device=query.device, dtype=widest(query)).expand(batch, -1)
+    return (~mask_BN).cumsum(1).clamp_min_(1).to(widest(query))
+
+
+def _joined(x_BHTCX: Tensor, block: slice) -> Tensor:
+    return x_BHTCX.flatten(2, 3)[:, :, : block.stop - block.start]
 
 
 class Gradients(NamedTuple):
@@ -138,10 +169,3 @@ def _add(sums: Sums, more: Sums) -> None:
 def _divided(sums: Sums, count: Tensor | float) -> Sums:
     count_F1 = count[..., None] if isinstance(count, Tensor) else count
     return Sums(sums.key_value_BHFE / count_F1, sums.key_BHF / count)
-
-
-def _counts(query: Tensor, mask_BN: Tensor | None) -> Tensor:
-    """How many keys each query sees, (B or 1, N)."""
-    if mask_BN is None:
-        return torch.arange(1, query.shape[2] + 1, device=query.device, dtype=widest(query))[None]
-    return (~mask_BN).cumsum(1).to(widest(query))
