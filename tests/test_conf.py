@@ -4,6 +4,7 @@ import struct
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from jsonargparse import Namespace
 
@@ -82,6 +83,16 @@ def test_it_builds(case: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.Mo
     assert type(experiment.model).__name__ == settings["model"]["class_path"].split(".")[-1]
     assert max(experiment.trainer.max_epochs, experiment.trainer.max_steps) >= 1
     assert experiment.model.network is not None
+
+
+@pytest.mark.parametrize("overlay", ["wikitext", "fineweb", "slimpajama", "token_bins"])
+def test_a_recipe_whose_warmup_counts_steps_has_a_smoke_test(overlay: str, tmp_path: Path):
+    words = ["fit", "--task", "lm", "--config", overlay, "--config", "smoke", *OVERLAYS[overlay][1]]
+    words += [f"--data.root={language_tree(tmp_path / 'tree', overlay)}"]
+    words += [] if overlay == "token_bins" else [f"--data.source.cache_dir={tmp_path}"]
+    model = Built(argv.expand(words), RunLock()).model
+    schedule = model.make_schedule(torch.optim.SGD(model.network.parameters(), lr=1.0), 6)
+    assert schedule.warmup_steps == 1
 
 
 def test_what_runs_on_gpus_alone_says_so(tmp_path: Path):
