@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import Dataset
 
+from nala_platform.data.content import tell_change
 from nala_platform.data.loader import Guarded, Loader, Sample, collate, outlive_signals
 from nala_platform.data.order import EvalOrder, Rest, TrainOrder
 from nala_platform.errors import UserError
@@ -115,6 +116,17 @@ class DataModule(LightningDataModule, ABC):
     def resume(self, epoch: int, consumed: int) -> None:
         """Let the training loaders made from now on begin in ``epoch``, behind its first ``consumed`` samples."""
         self._position = (epoch, consumed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps: how many training samples there are, since the order of an epoch depends on it."""
+        return {"samples": _length(self.items("train"))}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Say so where training goes on with more or fewer, as when a bad file has been left out."""
+        now = self.state_dict()
+        counts = [state.get("samples", "an unknown number of") for state in (state_dict, now)]
+        what = f"the number of training samples ({counts[0]}; now {counts[1]}), and so the order of an epoch,"
+        tell_change(self.trainer, state_dict, now, what)
 
     def train_dataloader(self) -> Loader:
         """Batches in the epoch's order."""

@@ -128,7 +128,7 @@ class TextData(DataModule):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Say so where training goes on with another text."""
-        tell_change(self.trainer, state_dict, self.state_dict(), self.corpus.root)
+        tell_change(self.trainer, state_dict, self.state_dict(), f"the text of {self.corpus.root}")
 
     def protocol(self) -> dict[str, Any]:
         """See `DataModule.protocol`."""

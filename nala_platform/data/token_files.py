@@ -116,7 +116,7 @@ class TokenFileData(DataModule):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Say so where training goes on with other tokens."""
-        tell_change(self.trainer, state_dict, self.state_dict(), self.root)
+        tell_change(self.trainer, state_dict, self.state_dict(), f"the text of {self.root}")
 
     def protocol(self) -> dict[str, Any]:
         """See `DataModule.protocol`."""

@@ -234,3 +234,15 @@ def test_lightning_trains_in_the_order_of_each_epoch_and_predicts_all(make, kind
     assert model.predicted == [name for batch in make(kind).predict_dataloader() for name in batch["name"]]
     # two sanity batches come before the two epochs
     assert len(model.validated) > 2 * len(data.items("val"))
+
+
+def test_a_resume_with_a_sample_less_says_so(class_tree, tmp_path, capsys):
+    """The natural end of a run that a bad file has stopped: it is left out, and the order of the epoch is another."""
+    state = ImageFolderData(str(class_tree)).state_dict()
+    (tmp_path / "bad.txt").write_text("train/cat/00.png\n")
+    for exclude, said in ((None, ""), (str(tmp_path / "bad.txt"), "now {}), and so the order of an epoch")):
+        data = ImageFolderData(str(class_tree), exclude=exclude)
+        data.trainer = SimpleNamespace(state=SimpleNamespace(fn="fit"), is_global_zero=True)
+        data.load_state_dict(state)
+        told = capsys.readouterr().err
+        assert said.format(state["samples"] - 1) in told if said else told == ""
