@@ -154,7 +154,10 @@ def _python(path: Path, key: bytes) -> Batch:
     if labels is None or len(labels) != len(pixels):
         there = "no" if labels is None else f"{len(labels)}"
         raise _bad("wrong size", path, f"{len(pixels)} pictures, but {there} {key.decode()}: {_MEND}")
-    return _pictures(pixels), np.asarray(labels, dtype=np.int64)
+    try:
+        return _pictures(pixels), np.asarray(labels, dtype=np.int64)
+    except (ValueError, TypeError) as error:
+        raise _bad("wrong label", path, f"{key.decode()} are no numbers ({error}): {_MEND}") from error
 
 
 def _pictures(plane_NB: np.ndarray) -> np.ndarray:

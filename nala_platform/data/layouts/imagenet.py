@@ -108,7 +108,11 @@ def _devkit_truth(root: Path) -> list[str]:
             f"unpack {DEVKIT}.tar.gz {'there' if packed else 'into it'}"
         )
     wnids = _wnids(folder / META)
-    return [wnids.get(line, f"ILSVRC2012_ID {line}") for line in (folder / TRUTH).read_text().split()]
+    try:
+        lines = (folder / TRUTH).read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{folder / TRUTH} cannot be read ({error}): unpack it again") from error
+    return [wnids.get(line, f"ILSVRC2012_ID {line}") for line in lines]
 
 
 def _is_devkit(folder: Path) -> bool:
@@ -142,5 +146,5 @@ def _solution(table: Path) -> dict[str, str]:
     if not rows or not {"ImageId", "PredictionString"} <= {*rows[0]}:
         raise UserError(f"{table}: a table with the columns ImageId and PredictionString was expected: copy it again")
     words = {row["ImageId"]: (row["PredictionString"] or "").split() for row in rows}
-    report([Problem("wrong label", table, f"{name} has no class") for name, found in words.items() if not found])
+    report([Problem("wrong label", table, f"{name!r} has no class") for name, found in words.items() if not found])
     return {name: found[0] for name, found in words.items() if found}

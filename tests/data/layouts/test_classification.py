@@ -138,6 +138,12 @@ def test_an_id_of_no_class_is_named(devkit_tree, line):
 
 def test_a_devkit_that_is_not_there_or_damaged(devkit_tree):
     folder = devkit_tree / "ILSVRC2012_devkit_t12"
+    truth = folder / "data" / "ILSVRC2012_validation_ground_truth.txt"
+    right = truth.read_bytes()
+    truth.write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match=r"ground_truth\.txt cannot be read .*: unpack it again"):
+        data_of(devkit_tree, layout="imagenet_devkit")
+    truth.write_bytes(right)
     (folder / "data" / "meta.mat").write_bytes(b"no mat file")
     with pytest.raises(UserError, match=r"meta\.mat cannot be read as the devkit's table of classes"):
         data_of(devkit_tree, layout="imagenet_devkit")

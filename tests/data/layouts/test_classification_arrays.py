@@ -163,6 +163,14 @@ def test_pictures_and_labels_of_a_batch_must_be_as_many(tmp_path):
         data_of(tmp_path, "cifar10")
 
 
+def test_labels_of_a_batch_must_be_numbers(tmp_path):
+    folder, _ = write_cifar(tmp_path, "cifar10", "py")
+    path = folder / "test_batch"
+    path.write_bytes(pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": ["cat", "dog"]}, protocol=2))
+    with pytest.raises(UserError, match="test_batch: labels are no numbers"):
+        data_of(tmp_path, "cifar10")
+
+
 def test_no_cifar_or_one_that_is_packed_says_so(tmp_path):
     with pytest.raises(
         UserError, match=r"has no test_batch and batches\.meta, nor test_batch\.bin .*name the unpacked"
