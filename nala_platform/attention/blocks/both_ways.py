@@ -14,20 +14,23 @@ Shapes: B batch, H heads, L tokens of the block, D head size, E value size, F = 
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from nala_platform.attention.blocks.closed_form import (
     Bound,
     Map,
     Query,
+    Turns,
     Words,
     key_gradient,
     key_map,
     query_gradient,
     query_map,
+    rotated,
 )
 from nala_platform.attention.precision import widen
-from nala_platform.attention.signature import AlphaRange, Rope
+from nala_platform.attention.signature import AlphaRange
 
 
 class Setting(NamedTuple):
@@ -76,46 +79,57 @@ def shown(x_BHLD: Tensor, hidden_BL: Tensor | None) -> Tensor:
     return x_BHLD if hidden_BL is None else x_BHLD.masked_fill(hidden_BL[:, None, ..., None], 0.0)
 
 
+def turned(x_BHLF: Tensor, turn: Turns | None, words: Words, *, back: bool = False) -> Tensor:
+    """Rotated features, by the opposite angles if ``back``; without a rotation the same."""
+    if turn is None:
+        return x_BHLF
+    return rotated(x_BHLF, turn.back_L1P if back else turn.forth_L1P, words.like(x_BHLF))
+
+
 def key_sums(
-    key_BHLD: Tensor, value_BHLE: Tensor, hidden_BL: Tensor | None, tables: Rope | None, setting: Setting
+    key_BHLD: Tensor, value_BHLE: Tensor, hidden_BL: Tensor | None, turn: Turns | None, setting: Setting
 ) -> Sums:
     """The sums over the keys of a block."""
     key = key_map(shown(key_BHLD, hidden_BL), setting.what, setting.words)
-    rotated_BHLF = setting.words.rotate(key.feature_LF, tables)
+    rotated_BHLF = turned(key.feature_LF, turn, setting.words)
     return Sums(rotated_BHLF.mT @ shown(value_BHLE, hidden_BL), key.feature_LF.sum(-2))
 
 
-def query_out(
-    query_BHLD: Tensor, means: Sums, tables: Rope | None, alpha_range: AlphaRange, setting: Setting
-) -> Tensor:
+def query_out(query_BHLD: Tensor, means: Sums, turn: Turns | None, alpha_range: AlphaRange, setting: Setting) -> Tensor:
     """What the queries of a block get, (B, H, L, E)."""
     query_BHLD = widen(query_BHLD)
     low, high = shaped(alpha_range, query_BHLD)
     query = query_map(query_BHLD, low, high, setting.what, setting.words)
     denominator_BHL1 = query.feature_LF @ means.key_BHF[..., None] + setting.eps
-    return (setting.words.rotate(query.feature_LF, tables) @ means.key_value_BHFE).div_(denominator_BHL1)
+    rotated_BHLF = turned(query.feature_LF, turn, setting.words)
+    out_BHLE = setting.words.new(rotated_BHLF, means.key_value_BHFE.shape[-1])
+    return torch.matmul(rotated_BHLF, means.key_value_BHFE, out=out_BHLE).div_(denominator_BHL1)
 
 
 def query_back(
     query_BHLD: Tensor,
     grad_BHLE: Tensor,
     means: Sums,
-    tables: Rope | None,
+    turn: Turns | None,
     alpha_range: AlphaRange,
     setting: Setting,
 ) -> QueryGradient:
     """Gradients of ``query_out``."""
     query_BHLD = widen(query_BHLD)
     low, high = shaped(alpha_range, query_BHLD)
-    query = query_map(query_BHLD, low, high, setting.what, setting.words)
-    rotated_BHLF = setting.words.rotate(query.feature_LF, tables)
+    words = setting.words
+    query = query_map(query_BHLD, low, high, setting.what, words)
+    rotated_BHLF = turned(query.feature_LF, turn, words)
     denominator_BHL1 = query.feature_LF @ means.key_BHF[..., None] + setting.eps
-    grad_BHLE = widen(grad_BHLE) / denominator_BHL1
-    turned_BHLF = grad_BHLE @ means.key_value_BHFE.mT
-    by_denominator_BHL1 = -(rotated_BHLF * turned_BHLF).sum(-1, keepdim=True) / denominator_BHL1
+    grad_BHLE = torch.div(widen(grad_BHLE), denominator_BHL1, out=words.new(query_BHLD, grad_BHLE.shape[-1]))
+    score_grad_BHLF = torch.matmul(grad_BHLE, means.key_value_BHFE.mT, out=words.like(rotated_BHLF))
+    product_BHLF = torch.mul(rotated_BHLF, score_grad_BHLF, out=words.like(rotated_BHLF))
+    by_denominator_BHL1 = -product_BHLF.sum(-1, keepdim=True) / denominator_BHL1
     sums = Sums(rotated_BHLF.mT @ grad_BHLE, (query.feature_LF.mT @ by_denominator_BHL1)[..., 0])
-    grad_BHLF = setting.words.unrotate(turned_BHLF, tables).addcmul_(by_denominator_BHL1, means.key_BHF[..., None, :])
-    grad_BHLD, by_exponent_BHL1 = query_gradient(query, grad_BHLF, low, high, setting.what)
+    grad_BHLF = turned(score_grad_BHLF, turn, words, back=True).addcmul_(
+        by_denominator_BHL1, means.key_BHF[..., None, :]
+    )
+    grad_BHLD, by_exponent_BHL1 = query_gradient(query, grad_BHLF, low, high, setting.what, words)
     return QueryGradient.of(grad_BHLD, by_exponent_BHL1, query, sums)
 
 
@@ -124,12 +138,15 @@ def key_back(
     value_BHLE: Tensor,
     hidden_BL: Tensor | None,
     grad: Sums,
-    tables: Rope | None,
+    turn: Turns | None,
     setting: Setting,
 ) -> tuple[Tensor, Tensor]:
     """(dL/dkey (B, H, L, D), dL/dvalue (B, H, L, E)) from the gradients of ``key_sums``."""
-    key = key_map(shown(key_BHLD, hidden_BL), setting.what, setting.words)
-    rotated_BHLF = setting.words.rotate(key.feature_LF, tables)
-    turned_BHLF = shown(value_BHLE, hidden_BL) @ grad.key_value_BHFE.mT
-    grad_BHLF = setting.words.unrotate(turned_BHLF, tables).add_(grad.key_BHF[..., None, :])
-    return key_gradient(key, grad_BHLF, setting.what), rotated_BHLF @ grad.key_value_BHFE
+    words = setting.words
+    key = key_map(shown(key_BHLD, hidden_BL), setting.what, words)
+    rotated_BHLF = turned(key.feature_LF, turn, words)
+    value_BHLE = shown(value_BHLE, hidden_BL)
+    score_grad_BHLF = torch.matmul(value_BHLE, grad.key_value_BHFE.mT, out=words.like(rotated_BHLF))
+    grad_BHLF = turned(score_grad_BHLF, turn, words, back=True).add_(grad.key_BHF[..., None, :])
+    by_value = torch.matmul(rotated_BHLF, grad.key_value_BHFE, out=words.like(value_BHLE))
+    return key_gradient(key, grad_BHLF, setting.what, words), by_value

@@ -19,13 +19,13 @@ from nala_platform.attention.blocks.both_ways import (
     query_out,
 )
 from nala_platform.attention.blocks.causal import STRETCH, causal_back, causal_out
-from nala_platform.attention.blocks.closed_form import EAGER, Map, Words
+from nala_platform.attention.blocks.closed_form import WORDS, Map, Scratch, Turns, Words, turns
 from nala_platform.attention.precision import widest
-from nala_platform.attention.signature import AlphaRange, Options, Rope
+from nala_platform.attention.signature import AlphaRange, Options
 
-CACHED = 1 << 17
-"""Numbers of one tensor of a block on a CPU: half a megabyte in float32, so that the ten or so that live at once stay
-in the second-level caches of two cores."""
+CACHED = 1 << 18
+"""Numbers of one tensor of a block on a CPU: a megabyte in float32. With half of it starting the operators costs more
+than the cache saves, with twice as much nothing is won (two cores with 2 MB of second-level cache each)."""
 LAUNCHED = 1 << 25
 """On other devices: so many that starting a kernel is no part of the time, and still no second copy of a long input."""
 SHORTEST = 128
@@ -46,7 +46,7 @@ class Kernels(NamedTuple):
     causal_back: Callable[..., tuple[QueryGradient, Tensor, Tensor]]
 
 
-AS_THEY_ARE = Kernels(EAGER, key_sums, query_out, query_back, key_back, causal_out, causal_back)
+AS_THEY_ARE = Kernels(WORDS, key_sums, query_out, query_back, key_back, causal_out, causal_back)
 
 
 class Rows(NamedTuple):
@@ -91,7 +91,7 @@ class Call(NamedTuple):
 
     groups: list[Rows]
     length: int
-    tables: Rope | None
+    turns: Turns | None
     setting: Setting
     options: Options
     kernels: Kernels
@@ -100,9 +100,19 @@ class Call(NamedTuple):
         """Stretches of ``length`` tokens; the last may be shorter."""
         return [slice(first, min(first + self.length, tokens)) for first in range(0, tokens, self.length)]
 
-    def turn(self, block: slice) -> Rope | None:
-        """The rows of the rotary tables."""
-        return None if self.tables is None else (self.tables[0][block], self.tables[1][block])
+    def next(self, block: slice) -> slice:
+        """The block; what the one before has given is no longer needed."""
+        new = self.setting.words.new
+        if isinstance(new, Scratch):
+            new.again()
+        return block
+
+    def turn(self, block: slice) -> Turns | None:
+        """The rotation of its tokens."""
+        if self.turns is None:
+            return None
+        forth, back = self.turns
+        return Turns(forth[block], None if back is None else back[block])
 
     def hidden(self, rows: Rows, block: slice) -> Tensor | None:
         """Which keys are ignored, (B, L)."""
@@ -126,10 +136,14 @@ class Call(NamedTuple):
         )
 
 
-def cut_up(query: Tensor, value: Tensor, options: Options, kernels: Kernels) -> Call:
+def cut_up(query: Tensor, value: Tensor, options: Options, kernels: Kernels, *, both: bool) -> Call:
+    """``both``: with the opposite rotations, for a backward pass."""
     what = Map(options.direction, options.alpha_gate, options.key_power)
-    setting = Setting(what, kernels.words, options.eps)
-    tables = None if options.rope is None else kernels.words.tables(options.rope, widest(query))
+    words = kernels.words
+    if kernels is AS_THEY_ARE and query.device.type == "cpu":
+        words = words._replace(new=Scratch())
+    setting = Setting(what, words, options.eps)
+    rotation = None if options.rope is None else turns(options.rope, widest(query), both=both)
     size, values = query.shape[-1], value.shape[-1]
     least = SHORTEST
     if options.is_causal:
@@ -138,4 +152,4 @@ def cut_up(query: Tensor, value: Tensor, options: Options, kernels: Kernels) -> 
     groups, length = cut(query.shape, max(size, values), budget, least)
     if options.is_causal and length > STRETCH:
         length -= length % STRETCH
-    return Call(groups, length, tables, setting, options, kernels)
+    return Call(groups, length, rotation, setting, options, kernels)

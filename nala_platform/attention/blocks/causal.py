@@ -13,10 +13,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nala_platform.attention.blocks.both_ways import QueryGradient, Setting, Sums, shaped, shown
-from nala_platform.attention.blocks.closed_form import Key, Query, key_gradient, key_map, query_gradient, query_map
+from nala_platform.attention.blocks.both_ways import QueryGradient, Setting, Sums, shaped, shown, turned
+from nala_platform.attention.blocks.closed_form import (
+    Key,
+    Query,
+    Turns,
+    key_gradient,
+    key_map,
+    query_gradient,
+    query_map,
+)
 from nala_platform.attention.precision import widen
-from nala_platform.attention.signature import AlphaRange, Rope
+from nala_platform.attention.signature import AlphaRange
 
 STRETCH = 64
 """Tokens: about the head size, where the triangle and the sums cost alike."""
@@ -41,14 +49,14 @@ def _features(
     value_BHTCE: Tensor,
     hidden_BTC: Tensor | None,
     sums: Sums,
-    tables: Rope | None,
+    turn: Turns | None,
     alpha_range: AlphaRange,
     setting: Setting,
 ) -> Features:
     query_BHTCD, value_BHTCE = widen(query_BHTCD), shown(value_BHTCE, hidden_BTC)
     query = query_map(query_BHTCD, *shaped(alpha_range, query_BHTCD), setting.what, setting.words)
     key = key_map(shown(key_BHTCD, hidden_BTC), setting.what, setting.words)
-    rotated_q, rotated_k = (setting.words.rotate(part.feature_LF, tables) for part in (query, key))
+    rotated_q, rotated_k = (turned(part.feature_LF, turn, setting.words) for part in (query, key))
     own = Sums(rotated_k.mT @ value_BHTCE, key.feature_LF.sum(-2))
     before = Sums(*(_others(part, after=False) + whole[:, :, None] for part, whole in zip(own, sums, strict=True)))
     return Features(query, key, rotated_q, rotated_k, value_BHTCE, own, before)
@@ -62,10 +70,10 @@ def _others(x_BHTX: Tensor, *, after: bool) -> Tensor:
     return (ones_TT @ x_BHTX.flatten(3)).view_as(x_BHTX)
 
 
-def _denominator(parts: Features, scores_BHTCC: Tensor, count_BTC: Tensor, setting: Setting, turned: bool) -> Tensor:
+def _denominator(parts: Features, scores_BHTCC: Tensor, count_BTC: Tensor, setting: Setting, rotates: bool) -> Tensor:
     """D_i, (B, H, T, C, 1); without rotation the scores are its summands."""
     phi_q_BHTCF = parts.query.feature_LF
-    if turned:
+    if rotates:
         scores_BHTCC = (phi_q_BHTCF @ parts.key.feature_LF.mT).tril_()
     count_BHTC1 = count_BTC[:, None, ..., None]
     nothing_BHTC1 = setting.eps * count_BHTC1 + (1 - count_BHTC1.clamp_max(1))
@@ -79,7 +87,7 @@ def causal_out(
     hidden_BTC: Tensor | None,
     count_BTC: Tensor,
     sums: Sums,
-    tables: Rope | None,
+    turn: Turns | None,
     alpha_range: AlphaRange,
     setting: Setting,
 ) -> tuple[Tensor, Sums]:
@@ -87,9 +95,9 @@ def causal_out(
 
     ``count_BTC``: keys that each query sees, at least 1; 0 behind the last token.
     """
-    parts = _features(query_BHTCD, key_BHTCD, value_BHTCE, hidden_BTC, sums, tables, alpha_range, setting)
+    parts = _features(query_BHTCD, key_BHTCD, value_BHTCE, hidden_BTC, sums, turn, alpha_range, setting)
     scores_BHTCC = (parts.rotated_q_BHTCF @ parts.rotated_k_BHTCF.mT).tril_()
-    denominator_BHTC1 = _denominator(parts, scores_BHTCC, count_BTC, setting, tables is not None)
+    denominator_BHTC1 = _denominator(parts, scores_BHTCC, count_BTC, setting, turn is not None)
     out_BHTCE = parts.rotated_q_BHTCF @ parts.before.key_value_BHFE + scores_BHTCC @ parts.value_BHTCE
     return out_BHTCE.div_(denominator_BHTC1), _total(sums, parts.own)
 
@@ -103,15 +111,16 @@ def causal_back(
     count_BTC: Tensor,
     sums: Sums,
     grad_sums: Sums,
-    tables: Rope | None,
+    turn: Turns | None,
     alpha_range: AlphaRange,
     setting: Setting,
 ) -> tuple[QueryGradient, Tensor, Tensor]:
     """Gradients of ``causal_out``: of queries and ``sums``, of keys, of values; ``grad_sums``: of the sums behind."""
-    parts = _features(query_BHTCD, key_BHTCD, value_BHTCE, hidden_BTC, sums, tables, alpha_range, setting)
+    parts = _features(query_BHTCD, key_BHTCD, value_BHTCE, hidden_BTC, sums, turn, alpha_range, setting)
+    words = setting.words
     q, k, v, phi_q = parts.rotated_q_BHTCF, parts.rotated_k_BHTCF, parts.value_BHTCE, parts.query.feature_LF
     scores_BHTCC = (q @ k.mT).tril_()
-    denominator_BHTC1 = _denominator(parts, scores_BHTCC, count_BTC, setting, tables is not None)
+    denominator_BHTC1 = _denominator(parts, scores_BHTCC, count_BTC, setting, turn is not None)
     g_BHTCE = widen(grad_BHTCE) / denominator_BHTC1
     score_grad_BHTCC = (g_BHTCE @ v.mT).tril_()
     q_grad_BHTCF = g_BHTCE @ parts.before.key_value_BHFE.mT + score_grad_BHTCC @ k
@@ -124,10 +133,10 @@ def causal_back(
     weight_BHTCC = e_BHTC1.expand_as(scores_BHTCC).tril()
     phi_q_grad = weight_BHTCC @ parts.key.feature_LF + e_BHTC1 * parts.before.key_BHF[..., None, :]
     phi_k_grad = weight_BHTCC.mT @ phi_q + after.key_BHF[..., None, :]
-    q_grad_BHTCF, k_grad_BHTCF = (setting.words.unrotate(x, tables) for x in (q_grad_BHTCF, k_grad_BHTCF))
+    q_grad_BHTCF, k_grad_BHTCF = (turned(x, turn, words, back=True) for x in (q_grad_BHTCF, k_grad_BHTCF))
     low, high = shaped(alpha_range, q)
-    query_grad = query_gradient(parts.query, q_grad_BHTCF + phi_q_grad, low, high, setting.what)
-    key_grad_BHTCD = key_gradient(parts.key, k_grad_BHTCF + phi_k_grad, setting.what)
+    query_grad = query_gradient(parts.query, phi_q_grad.add_(q_grad_BHTCF), low, high, setting.what, words)
+    key_grad_BHTCD = key_gradient(parts.key, phi_k_grad.add_(k_grad_BHTCF), setting.what, words)
     back = QueryGradient.of(*query_grad, parts.query, _total(grad_sums, own))
     return back, key_grad_BHTCD, value_grad_BHTCE
 

@@ -48,14 +48,22 @@ class Map(NamedTuple):
 class Words(NamedTuple):
     """What PyTorch's own kernels and the compiler are best told in different words."""
 
-    split: Callable[[Tensor], Tensor]
-    """t (..., D) -> [max(t, 0) ; min(t, 0)] (..., 2D)"""
-    tables: Callable[[Rope, torch.dtype], Rope]
-    """The rotary tables (cos, sin), (N, D), in the form that ``rotate`` takes; the first axis stays N."""
-    rotate: Callable[[Tensor, Rope | None], Tensor]
-    """Features (..., L, 2D) and the tables' rows of the block -> rotated features; without tables the same."""
-    unrotate: Callable[[Tensor, Rope | None], Tensor]
-    """The same by the opposite angles."""
+    new: Callable[[Tensor, int], Tensor | None]
+    """(x (..., L, X), Y) -> where to put a result (..., L, Y), as an operator's ``out``; None: in memory of its own"""
+    split: Callable[[Tensor, Tensor | None], Tensor]
+    """t (..., D), where to put it -> [max(t, 0) ; min(t, 0)] (..., 2D)"""
+
+    def like(self, x_LX: Tensor) -> Tensor | None:
+        """``new`` of the same width."""
+        return self.new(x_LX, x_LX.shape[-1])
+
+
+class Turns(NamedTuple):
+    """A rotation and its opposite, (L, 1, D / 2) complex: a product of complex numbers is what PyTorch vectorises."""
+
+    forth_L1P: Tensor
+    back_L1P: Tensor | None
+    """None in a forward pass."""
 
 
 class Base(NamedTuple):
@@ -90,54 +98,59 @@ class Key(NamedTuple):
 def query_map(query_LD: Tensor, low: Bound, high: Bound, what: Map, words: Words) -> Query:
     """phi_q of a block."""
     norm_L1 = _norm(query_LD)
-    base = _base(query_LD, norm_L1, what.direction)
+    base = _base(query_LD, norm_L1, what.direction, words)
     gate_L1 = torch.tanh(norm_L1 * _GATE_SLOPES[what.alpha_gate])
     exponent_L1 = low + (high - low) * gate_L1
-    log_LD = base.safe_LD.abs().log_()
+    log_LD = torch.abs(base.safe_LD, out=words.like(query_LD)).log_()
     # t = x exp((a - 1) log|x| - a log n): the sign comes along, 0 stays 0, and what is raised never overflows
-    signed_LD = (log_LD * (exponent_L1 - 1)).sub_(exponent_L1 * norm_L1.log()).exp_().mul_(query_LD)
+    signed_LD = torch.mul(log_LD, exponent_L1 - 1, out=words.like(query_LD))
+    signed_LD.sub_(exponent_L1 * norm_L1.log()).exp_().mul_(query_LD)
     return Query(_features(signed_LD, base, words), base, log_LD, exponent_L1, gate_L1)
 
 
 def key_map(key_LD: Tensor, what: Map, words: Words) -> Key:
     """phi_k of a block."""
-    base = _base(key_LD, _norm(key_LD) if what.direction == "cosine" else None, what.direction)
-    return Key(_features(_signed_power(base, what.key_power), base, words), base)
+    base = _base(key_LD, _norm(key_LD) if what.direction == "cosine" else None, what.direction, words)
+    return Key(_features(_signed_power(base, what.key_power, words), base, words), base)
 
 
-def query_gradient(query: Query, grad_LF: Tensor, low: Bound, high: Bound, what: Map) -> tuple[Tensor, Tensor]:
+def query_gradient(
+    query: Query, grad_LF: Tensor, low: Bound, high: Bound, what: Map, words: Words
+) -> tuple[Tensor, Tensor]:
     """(dL/dx (..., L, D), dL/da (..., L, 1)) from dL/dphi_q."""
-    weight_LD, angular_LD = _weights(query.feature_LF, grad_LF, query.base)
+    weight_LD, angular_LD = _weights(query.feature_LF, grad_LF, query.base, words)
     norm_L1 = query.base.norm_L1
     assert norm_L1 is not None
     total_L1 = weight_LD.sum(-1, keepdim=True)
-    by_exponent_L1 = (weight_LD * query.log_LD).sum(-1, keepdim=True) - norm_L1.log() * total_L1
+    product_LD = torch.mul(weight_LD, query.log_LD, out=words.like(weight_LD))
+    by_exponent_L1 = product_LD.sum(-1, keepdim=True) - norm_L1.log() * total_L1
     exponent_slope_L1 = (high - low) * _GATE_SLOPES[what.alpha_gate] * (1 - query.gate_L1.square())
     radial_L1 = (exponent_slope_L1 * by_exponent_L1 - query.exponent_L1 * total_L1 / norm_L1) / norm_L1
     return _to_x(weight_LD.mul_(query.exponent_L1), angular_LD, radial_L1, query.base), by_exponent_L1
 
 
-def key_gradient(key: Key, grad_LF: Tensor, what: Map) -> Tensor:
+def key_gradient(key: Key, grad_LF: Tensor, what: Map, words: Words) -> Tensor:
     """dL/dx (..., L, D) from dL/dphi_k."""
-    weight_LD, angular_LD = _weights(key.feature_LF, grad_LF, key.base)
+    weight_LD, angular_LD = _weights(key.feature_LF, grad_LF, key.base, words)
     return _to_x(weight_LD.mul_(what.key_power), angular_LD, None, key.base)
 
 
 def _norm(x_LD: Tensor) -> Tensor:
-    return (x_LD.square().sum(-1, keepdim=True) + NORM_EPS).sqrt_()
+    return (torch.linalg.vector_norm(x_LD, dim=-1, keepdim=True).square_() + NORM_EPS).sqrt_()
 
 
-def _signed_power(base: Base, exponent: float) -> Tensor:
+def _signed_power(base: Base, exponent: float, words: Words) -> Tensor:
+    out_LD = words.like(base.x_LD)
     # PyTorch has kernels of its own for the second and third power
     if exponent in (1.0, 3.0):
-        return base.x_LD**exponent
+        return torch.pow(base.x_LD, exponent, out=out_LD)
     if exponent == 2.0:
-        return base.x_LD * base.x_LD.abs()
-    return base.safe_LD.abs().log_().mul_(exponent - 1).exp_().mul_(base.x_LD)
+        return torch.abs(base.x_LD, out=out_LD).mul_(base.x_LD)
+    return torch.abs(base.safe_LD, out=out_LD).log_().mul_(exponent - 1).exp_().mul_(base.x_LD)
 
 
-def _base(x_LD: Tensor, norm_L1: Tensor | None, direction: str) -> Base:
-    safe_LD = x_LD + torch.finfo(x_LD.dtype).tiny
+def _base(x_LD: Tensor, norm_L1: Tensor | None, direction: str, words: Words) -> Base:
+    safe_LD = torch.add(x_LD, torch.finfo(x_LD.dtype).tiny, out=words.like(x_LD))
     if direction == "split":
         return Base(x_LD, safe_LD, norm_L1, None)
     assert norm_L1 is not None
@@ -148,16 +161,16 @@ def _base(x_LD: Tensor, norm_L1: Tensor | None, direction: str) -> Base:
 
 def _features(signed_LD: Tensor, base: Base, words: Words) -> Tensor:
     if base.angle is None:
-        return words.split(signed_LD)
+        return words.split(signed_LD, words.new(signed_LD, 2 * signed_LD.shape[-1]))
     _, cos_LD, sin_LD = base.angle
     size_LD = signed_LD.abs()
     return torch.cat((size_LD * cos_LD, size_LD * sin_LD), dim=-1)
 
 
-def _weights(feature_LF: Tensor, grad_LF: Tensor, base: Base) -> tuple[Tensor, Tensor | None]:
+def _weights(feature_LF: Tensor, grad_LF: Tensor, base: Base, words: Words) -> tuple[Tensor, Tensor | None]:
     """w and r of the module's text; r is None where there is no theta."""
     (first_LD, second_LD), (grad_first_LD, grad_second_LD) = feature_LF.chunk(2, dim=-1), grad_LF.chunk(2, dim=-1)
-    weight_LD = (first_LD * grad_first_LD).addcmul_(second_LD, grad_second_LD)
+    weight_LD = torch.mul(first_LD, grad_first_LD, out=words.like(base.x_LD)).addcmul_(second_LD, grad_second_LD)
     if base.angle is None:
         return weight_LD, None
     angular_LD = (first_LD * grad_second_LD).addcmul_(second_LD, grad_first_LD, value=-1)
@@ -176,30 +189,64 @@ def _to_x(direct_LD: Tensor, angular_LD: Tensor | None, radial_L1: Tensor | None
     return grad_LD if radial_L1 is None else grad_LD.addcmul_(base.x_LD, radial_L1)
 
 
-def _split_in_place(signed_LD: Tensor) -> Tensor:
+class Scratch:
+    """Memory for the results of one block, used again by the next: ``Words.new`` of a CPU.
+
+    Fresh memory for each result would be mapped in page by page and given back at once: half of the time of a block.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[Tensor] = []
+        self._taken = 0
+
+    def again(self) -> None:
+        """Begin the next block: what was given is free."""
+        self._taken = 0
+
+    def __call__(self, x_LX: Tensor, width: int) -> Tensor:
+        """See ``Words.new``."""
+        shape = (*x_LX.shape[:-1], width)
+        size = math.prod(shape)
+        if self._taken == len(self._parts):
+            self._parts.append(x_LX.new_empty(size))
+        if self._parts[self._taken].numel() < size:
+            self._parts[self._taken] = x_LX.new_empty(size)
+        self._taken += 1
+        return self._parts[self._taken - 1][:size].view(shape)
+
+
+def nowhere(x_LX: Tensor, width: int) -> None:
+    """``Words.new`` where fresh memory costs nothing: PyTorch keeps that of a GPU, the compiler plans its own."""
+
+
+def _split(signed_LD: Tensor, out_LF: Tensor | None) -> Tensor:
     size = signed_LD.shape[-1]
-    feature_LF = signed_LD.new_empty((*signed_LD.shape[:-1], 2 * size))
-    torch.clamp_min(signed_LD, 0, out=feature_LF[..., :size])
-    torch.clamp_max(signed_LD, 0, out=feature_LF[..., size:])
-    return feature_LF
+    if out_LF is None:
+        return torch.cat((signed_LD.clamp_min(0), signed_LD.clamp_max(0)), dim=-1)
+    torch.clamp_min(signed_LD, 0, out=out_LF[..., :size])
+    torch.clamp_max(signed_LD, 0, out=out_LF[..., size:])
+    return out_LF
 
 
-def _complex_tables(rope: Rope, dtype: torch.dtype) -> Rope:
-    # the entries of a pair are equal: that makes a rotation a product of complex numbers, which PyTorch vectorises
-    table_N1P = torch.complex(*(half_ND[:, 0::2].to(dtype).contiguous() for half_ND in rope))[:, None]
-    return table_N1P, table_N1P.conj().resolve_conj()
+def turns(rope: Rope, dtype: torch.dtype, *, both: bool) -> Turns:
+    """From rotary tables (N, D), in which the entries of a pair are equal."""
+    cos_NP, sin_NP = (table_ND[:, 0::2] for table_ND in rope)
+    forth_NP2 = cos_NP.new_empty((*cos_NP.shape, 2), dtype=dtype)
+    forth_NP2[..., 0], forth_NP2[..., 1] = cos_NP, sin_NP
+    forth_N1P = torch.view_as_complex(forth_NP2)[:, None]
+    return Turns(forth_N1P, forth_N1P.conj_physical() if both else None)
 
 
-def _rotate_complex(x_LF: Tensor, tables: Rope | None) -> Tensor:
-    if tables is None:
+def rotated(x_LF: Tensor, turn_L1P: Tensor | None, out_LF: Tensor | None) -> Tensor:
+    """The features, each half alike; without a rotation the same, and not ``out``."""
+    if turn_L1P is None:
         return x_LF
-    table_L1P = tables[0]
-    x_LSP = torch.view_as_complex(x_LF.unflatten(-1, (2, table_L1P.shape[-1], 2)))
-    return torch.view_as_real(x_LSP * table_L1P).flatten(-3)
+
+    def pairs(y_LF: Tensor) -> Tensor:
+        return torch.view_as_complex(y_LF.unflatten(-1, (2, turn_L1P.shape[-1], 2)))
+
+    turned = torch.mul(pairs(x_LF), turn_L1P, out=None if out_LF is None else pairs(out_LF))
+    return torch.view_as_real(turned).flatten(-3)
 
 
-def _unrotate_complex(x_LF: Tensor, tables: Rope | None) -> Tensor:
-    return x_LF if tables is None else _rotate_complex(x_LF, (tables[1], tables[0]))
-
-
-EAGER = Words(_split_in_place, _complex_tables, _rotate_complex, _unrotate_complex)
+WORDS = Words(nowhere, _split)

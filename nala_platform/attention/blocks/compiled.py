@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nala_platform.attention.blocks.both_ways import Setting
 from nala_platform.attention.blocks.call import AS_THEY_ARE, Kernels
-from nala_platform.attention.blocks.closed_form import EAGER, Words
+from nala_platform.attention.blocks.closed_form import WORDS
 from nala_platform.attention.blocks.form import through_blocks
 from nala_platform.attention.precision import widest
 from nala_platform.attention.signature import Options
@@ -43,10 +43,6 @@ def compiled_form(query: Tensor, key: Tensor, value: Tensor, options: Options) -
     return through_blocks(query, key, value, options._replace(alpha_range=(low, high)), COMPILED, "compiled")
 
 
-def _split(signed_LD: Tensor) -> Tensor:
-    return torch.cat((signed_LD.clamp_min(0), signed_LD.clamp_max(0)), dim=-1)
-
-
 @cache
 def _compiled(function: Callable[..., Any], setting: Setting) -> Callable[..., Any]:
     # One closure a setting: its numbers and names are constants of the graph.
@@ -61,4 +57,4 @@ def _run(function: Callable[..., Any], *arguments: Any) -> Any:
     return _compiled(function, setting)(*tensors)
 
 
-COMPILED = Kernels(Words(_split, *EAGER[1:]), *(partial(_run, function) for function in AS_THEY_ARE[1:]))
+COMPILED = Kernels(WORDS, *(partial(_run, function) for function in AS_THEY_ARE[1:]))

@@ -63,7 +63,7 @@ class _Blocks(torch.autograd.Function):
         options: Options,
         kernels: Kernels,
     ) -> Tensor:
-        call = cut_up(query, value, options, kernels)
+        call = cut_up(query, value, options, kernels, both=False)
         # detached, because a compiled block would ask for a second graph
         inputs = (x.detach() for x in (query, key, value))
         out, sums = (causal_forward if options.is_causal else forward)(call, *inputs)
@@ -83,7 +83,7 @@ class _Blocks(torch.autograd.Function):
         with autocast_off(query):
             if torch.is_grad_enabled():
                 return (*_differentiable(grad, (query, key, value, low, high), options), None, None)
-            call = cut_up(query, value, options, ctx.kernels)
+            call = cut_up(query, value, options, ctx.kernels, both=True)
             inputs = (x.detach() for x in (query, key, value, grad))
             grads = (causal_backward if options.is_causal else backward)(call, *inputs, sums)
         return (*grads, None, None)

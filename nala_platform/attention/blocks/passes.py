@@ -12,8 +12,9 @@ from torch import Tensor
 from nala_platform.attention.blocks.both_ways import QueryGradient, Sums
 from nala_platform.attention.blocks.call import Call, Rows
 from nala_platform.attention.blocks.causal import STRETCH
+from nala_platform.attention.blocks.closed_form import Turns
 from nala_platform.attention.precision import bounded, widest
-from nala_platform.attention.signature import Options, Rope
+from nala_platform.attention.signature import Options
 
 
 def forward(call: Call, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -21,12 +22,12 @@ def forward(call: Call, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tens
     out, kept = _like(value, query.shape[2]), []
     for rows in call.groups:
         sums = call.no_sums(rows, query, value)
-        for block in call.blocks(key.shape[2]):
+        for block in map(call.next, call.blocks(key.shape[2])):
             place = call.hidden(rows, block), call.turn(block), call.setting
             _add(sums, call.kernels.key_sums(rows.of(key, block), rows.of(value, block), *place))
         means = _divided(sums, call.count(rows, key))
         alpha_range = rows.range(call.options.alpha_range)
-        for block in call.blocks(query.shape[2]):
+        for block in map(call.next, call.blocks(query.shape[2])):
             place = call.turn(block), alpha_range, call.setting
             rows.of(out, block).copy_(call.kernels.query_out(rows.of(query, block), means, *place))
         kept += means
@@ -41,13 +42,13 @@ def backward(
         means = Sums(*kept[2 * number : 2 * number + 2])
         alpha_range = rows.range(call.options.alpha_range)
         grad_sums = call.no_sums(rows, query, value)
-        for block in call.blocks(query.shape[2]):
+        for block in map(call.next, call.blocks(query.shape[2])):
             place = call.turn(block), alpha_range, call.setting
             back = call.kernels.query_back(rows.of(query, block), rows.of(grad, block), means, *place)
             _add(grad_sums, back.sums)
             grads.put_query(rows, block, back)
         grad_means = _divided(grad_sums, call.count(rows, key))
-        for block in call.blocks(key.shape[2]):
+        for block in map(call.next, call.blocks(key.shape[2])):
             place = call.hidden(rows, block), grad_means, call.turn(block), call.setting
             grads.put_key(rows, block, *call.kernels.key_back(rows.of(key, block), rows.of(value, block), *place))
     return grads.tuple()
@@ -59,10 +60,10 @@ def causal_forward(call: Call, query: Tensor, key: Tensor, value: Tensor) -> tup
     for rows in call.groups:
         sums = call.no_sums(rows, query, value)
         alpha_range = rows.range(call.options.alpha_range)
-        for block in call.blocks(query.shape[2]):
+        for block in map(call.next, call.blocks(query.shape[2])):
             kept += sums if block.start else ()
-            inputs, seen, tables = _in_stretches(call, rows, block, count_BN, query, key, value)
-            own, sums = call.kernels.causal_out(*inputs, *seen, sums, tables, alpha_range, call.setting)
+            inputs, seen, turn = _in_stretches(call, rows, block, count_BN, query, key, value)
+            own, sums = call.kernels.causal_out(*inputs, *seen, sums, turn, alpha_range, call.setting)
             rows.of(out, block).copy_(_joined(own, block))
     return out, kept
 
@@ -78,10 +79,11 @@ def causal_backward(
         alpha_range = rows.range(call.options.alpha_range)
         grad_sums = call.no_sums(rows, query, value)
         for place, block in reversed([*enumerate(blocks)]):
+            call.next(block)
             before = first + 2 * (place - 1)
             sums = Sums(*kept[before : before + 2]) if place else call.no_sums(rows, query, value)
-            inputs, seen, tables = _in_stretches(call, rows, block, count_BN, query, key, value, grad)
-            rest = sums, grad_sums, tables, alpha_range, call.setting
+            inputs, seen, turn = _in_stretches(call, rows, block, count_BN, query, key, value, grad)
+            rest = sums, grad_sums, turn, alpha_range, call.setting
             back, key_grad, value_grad = call.kernels.causal_back(*inputs, *seen, *rest)
             grad_sums = back.sums
             grads.put_query(rows, block, back._replace(query_BHLD=_joined(back.query_BHLD, block)))
@@ -91,8 +93,8 @@ def causal_backward(
 
 def _in_stretches(
     call: Call, rows: Rows, block: slice, count_BN: Tensor, *tensors: Tensor
-) -> tuple[list[Tensor], tuple[Tensor | None, Tensor], Rope | None]:
-    """(tensors (B, H, T, C, X), (which keys are hidden, how many keys each query sees) (B, T, C), tables (T, C, X))."""
+) -> tuple[list[Tensor], tuple[Tensor | None, Tensor], Turns | None]:
+    """Tensors (B, H, T, C, X), which keys are hidden and how many each query sees (B, T, C), the rotation (T, C, …)."""
     stretch = min(STRETCH, call.length)
 
     def cut(x: Tensor, axis: int) -> Tensor:
@@ -101,11 +103,11 @@ def _in_stretches(
             x = F.pad(x, (*(0, 0) * (x.ndim - 1 - axis), 0, missing))
         return x.unflatten(axis, (-1, stretch))
 
-    hidden_BL, tables = call.hidden(rows, block), call.turn(block)
+    hidden_BL, turn = call.hidden(rows, block), call.turn(block)
     return (
         [cut(rows.of(x, block), 2) for x in tensors],
         (None if hidden_BL is None else cut(hidden_BL, 1), cut(count_BN[rows.batch, block], 1)),
-        None if tables is None else (cut(tables[0], 0), cut(tables[1], 0)),
+        None if turn is None else Turns(*(None if part is None else cut(part, 0) for part in turn)),
     )
 
 
