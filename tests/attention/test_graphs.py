@@ -10,8 +10,11 @@ from torch.export import Dim
 
 from nala_platform.attention import ATTENTION
 
-CASES = pytest.mark.parametrize(
-    ("name", "is_causal"), [("nala", False), ("nala", True), ("softmax", True), ("linear", False)]
+OTHERS = [("softmax", True), ("linear", False)]
+CASES = pytest.mark.parametrize(("name", "is_causal"), [("nala", False), ("nala", True), *OTHERS])
+QUICK = pytest.mark.parametrize(
+    ("name", "is_causal"),
+    [("nala", False), *(pytest.param(*case, marks=pytest.mark.slow) for case in [("nala", True), *OTHERS])],
 )
 
 
@@ -53,7 +56,7 @@ def test_export(arguments, name, is_causal, B):
         torch.testing.assert_close(exported(*arguments(N, B=B)), module(*arguments(N, B=B)), rtol=1e-9, atol=1e-8)
 
 
-@CASES
+@QUICK
 def test_compile_in_one_graph(arguments, name, is_causal):
     """Through the tracer and the autograd of the compiler; inductor's code generation is in the slow test."""
     _check_compiled(Module(name, is_causal), arguments, lengths=(70, 33), compiler="aot_eager", dtype=torch.float64)

@@ -42,7 +42,7 @@ def run_here(*arguments, **environment):
 
 
 @outside
-@pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("which", ["not campaign", pytest.param("campaign", marks=pytest.mark.campaign)])
 def test_in_the_interpreter(which):
     result = run_here("-m", which, TRITON_INTERPRET="1")
     assert result.returncode == 0, result.stdout[-6000:]
@@ -132,7 +132,7 @@ def test_it_equals_the_reference(make_inputs, monkeypatch, case):
 
 
 @interpreted
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("programs", [1, 528])
 @pytest.mark.parametrize(("rope", "mask", "is_causal"), list(itertools.product([False, True], repeat=3)))
@@ -147,7 +147,7 @@ def test_it_equals_the_reference_in_all_options(
 
 
 @interpreted
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize(("D", "E"), [(16, 16), (48, 48), (64, 64), (128, 128), (128, 7), (17, 100)])
 @pytest.mark.parametrize("N", [1, 63, 65, 200])
@@ -229,7 +229,7 @@ def test_second_derivatives(make_inputs):
 
 
 @outside
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize("form", ["whole", "causal"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("size", [16, 64, 128])
