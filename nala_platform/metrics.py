@@ -138,8 +138,8 @@ class LanguageScores(Metric):
     full_state_update = False
     protocol = (
         "every token counts once, also those of the last, shorter block and the ends of documents; perplexity: "
-        "exp(nats a token); bits_per_byte: bits of all tokens over UTF-8 bytes of the text, left out where the bytes of "
-        "the tokens are not known; word_perplexity: exp(nats a byte x bytes a word of the split)"
+        "exp(nats a token); bits_per_byte: bits of all tokens over UTF-8 bytes of the text, left out where the bytes "
+        "of the tokens are not known; word_perplexity: exp(nats a byte x bytes a word of the split)"
     )
     nats: Tensor
     tokens: Tensor
@@ -197,7 +197,7 @@ class ChoiceScores(Metric):
         self.bytes += bytes_NC.sum()
 
     def compute(self) -> dict[str, Tensor]:
-        """``pmi``, ``norm``, ``norm_byte`` in [0, 1], the ``_stderr`` of each; no ``norm_byte`` where bytes are all 0."""
+        """``pmi``, ``norm``, ``norm_byte`` in [0, 1], the ``_stderr`` of each; no ``norm_byte`` where no bytes are."""
         share = dict(zip(("pmi", "norm", "norm_byte"), self.right / self.count, strict=True))
         if self.bytes == 0:
             del share["norm_byte"]
