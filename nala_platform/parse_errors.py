@@ -27,6 +27,7 @@ _UNKNOWN = (
 _GROUP = re.compile(r"Group '([\w.]+)' does not accept option '([\w.]+)'")
 _CLASS = re.compile(r"Problem with given class_path '(.*?)':\s*(.*)")
 _EXPECTED = re.compile(r"Expected an? (?:<class '([\w.]+)'>|(.+))")
+_REQUIRED = re.compile(r"the following arguments are required: ([\w, ]+)")
 _IMPLIED = ("NoneType", "Tensor", "path but", "dot import path")  # allowed too, but not what was meant
 
 
@@ -51,6 +52,9 @@ def explain(message: str, words: list[str]) -> str:
     path = f"{outer[0]}.{nested.group(1)}" if nested and outer else ".".join(outer)
     if found := _CLASS.search(message):
         return f"{path}: cannot use {found.group(1)!r}: {found.group(2)}"
+    if path and (found := _REQUIRED.search(message)):
+        keys = " and ".join(f"--{path}.{key}" for key in found.group(1).strip().split(", "))
+        return f"{keys} must be given: there is no default"
     value = nested.group(2) if nested else _given(message, str(path).split(".")[1:])
     kinds = [(first or second).split(".")[-1] for first, second in _EXPECTED.findall(message)]
     wanted = list(dict.fromkeys(kind for kind in kinds if not kind.startswith(_IMPLIED)))

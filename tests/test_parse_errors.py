@@ -32,6 +32,7 @@ def parse_error(*words: str) -> str:
         (["--data", "nala_platform.data.digits.Digit"], "data: cannot use 'nala_platform.data.digits.Digit'"),
         (["--data", "NoSuchData"], "data: no class 'NoSuchData': write its whole path"),
         (["--model.network", "Segmentr"], "model.network: no class 'Segmentr': write its whole path"),
+        (["--config", "ade20k"], "--data.root must be given: there is no default"),
         (["--model.schedule.warm_up", "3"], "no key --model.schedule.warm_up; did you mean 'warmup'?"),
     ],
 )

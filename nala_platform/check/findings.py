@@ -144,7 +144,10 @@ class Findings:
 
 def _by_split(value: Any) -> bool:
     return (
-        isinstance(value, dict) and {*value} <= {"train", "val", "test"} and all(type(n) is int for n in value.values())
+        isinstance(value, dict)
+        and 0 < len(value)
+        and {*value} <= {"train", "val", "test"}
+        and all(type(n) is int for n in value.values())
     )
 
 

@@ -3,12 +3,15 @@
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from nala_platform.check.command import main
+from nala_platform.check.findings import Findings
 from nala_platform.errors import UserError
 
 
@@ -261,3 +264,9 @@ def test_the_embedded_data_is_sound_and_can_be_seen(task, tmp_path):
     assert {"train", "val", "test"} == found["splits"].keys() | found["the same once more"].keys()
     shown = Image.open(picture)
     assert shown.width > 500 and len(np.unique(np.asarray(shown.convert("L")))) > 30
+
+
+def test_what_a_data_set_does_not_have_is_not_counted():
+    protocol = {"test sets": {}, "images": {"train": 2, "val": 1}, "classes": 3}
+    data: Any = SimpleNamespace(protocol=lambda: protocol)
+    assert Findings(data).counted() == {"images": {"train": 2, "val": 1}}
