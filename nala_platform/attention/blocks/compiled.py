@@ -49,7 +49,8 @@ def _compiled(function: Callable[..., Any], setting: Setting) -> Callable[..., A
     def block(*tensors: Any) -> Any:
         return function(*tensors, setting)
 
-    return torch.compile(block, fullgraph=True, dynamic=True, isolate_recompiles=True, recompile_limit=VARIANTS)
+    limits: Any = {"isolate_recompiles": True, "recompile_limit": VARIANTS}  # the stubs do not know them
+    return torch.compile(block, fullgraph=True, dynamic=True, **limits)
 
 
 def _run(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -65,9 +65,9 @@ class _Blocks(torch.autograd.Function):
     ) -> Tensor:
         call = cut_up(query, value, options, kernels, both=False)
         # detached, because a compiled block would ask for a second graph
-        inputs = (x.detach() for x in (query, key, value))
-        out, sums = (causal_forward if options.is_causal else forward)(call, *inputs)
-        ctx.options, ctx.kernels, ctx.kept = options._replace(alpha_range=(0, 0), rope=None), kernels, len(sums)
+        run = causal_forward if options.is_causal else forward
+        out, sums = run(call, query.detach(), key.detach(), value.detach())
+        ctx.options, ctx.kernels = options._replace(alpha_range=(0, 0), rope=None), kernels
         ranges = [bound if isinstance(bound, Tensor) else None for bound in (low, high)]
         ctx.numbers = [bound for bound in (low, high) if not isinstance(bound, Tensor)]
         ctx.save_for_backward(query, key, value, *ranges, *(options.rope or (None, None)), *sums)
@@ -84,8 +84,8 @@ class _Blocks(torch.autograd.Function):
             if torch.is_grad_enabled():
                 return (*_differentiable(grad, (query, key, value, low, high), options), None, None)
             call = cut_up(query, value, options, ctx.kernels, both=True)
-            inputs = (x.detach() for x in (query, key, value, grad))
-            grads = (causal_backward if options.is_causal else backward)(call, *inputs, sums)
+            run = causal_backward if options.is_causal else backward
+            grads = run(call, query.detach(), key.detach(), value.detach(), grad.detach(), sums)
         return (*grads, None, None)
 
 

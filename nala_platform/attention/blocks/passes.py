@@ -107,7 +107,7 @@ def _in_stretches(
     return (
         [cut(rows.of(x, block), 2) for x in tensors],
         (None if hidden_BL is None else cut(hidden_BL, 1), cut(count_BN[rows.batch, block], 1)),
-        None if turn is None else Turns(*(None if part is None else cut(part, 0) for part in turn)),
+        None if turn is None else Turns(cut(turn[0], 0), None if turn[1] is None else cut(turn[1], 0)),
     )
 
 
