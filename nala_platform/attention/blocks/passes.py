@@ -107,7 +107,9 @@ def _in_stretches(
     return (
         [cut(rows.of(x, block), 2) for x in tensors],
         (None if hidden_BL is None else cut(hidden_BL, 1), cut(count_BN[rows.batch, block], 1)),
-        None if turn is None else Turns(cut(turn[0], 0), None if turn[1] is None else cut(turn[1], 0)),
+        None
+        if turn is None
+        else Turns(cut(turn.forth_L1P, 0), None if turn.back_L1P is None else cut(turn.back_L1P, 0)),
     )
 
 
