@@ -57,6 +57,13 @@ class Rows(NamedTuple):
 
     def of(self, x_BHXX: Tensor, tokens: slice = slice(None)) -> Tensor:
         """Their part of a tensor (B, H, N, …), of some tokens."""
+        everything = slice(None)
+        if self.batch == self.heads == everything:  # no view where it is the whole: a short input has many
+            return (
+                x_BHXX
+                if tokens == everything or tokens.stop - tokens.start == x_BHXX.shape[2]
+                else x_BHXX[:, :, tokens]
+            )
         return x_BHXX[self.batch, self.heads, tokens]
 
     def range(self, alpha_range: AlphaRange) -> AlphaRange:
@@ -76,6 +83,7 @@ def cut(shape: torch.Size, width: int, budget: int, least: int) -> tuple[list[Ro
     if rows >= heads:
         samples = rows // heads
         groups = [Rows(slice(first, first + samples), slice(None)) for first in range(0, batch, samples)]
+        groups = groups if len(groups) > 1 else [Rows(slice(None), slice(None))]
         rows = heads * min(samples, batch)
     else:
         groups = [

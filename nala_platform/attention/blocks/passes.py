@@ -21,10 +21,10 @@ def forward(call: Call, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tens
     """(out, what the backward pass is given: the means over the keys, two tensors a group of rows)."""
     out, kept = _like(value, query.shape[2]), []
     for rows in call.groups:
-        sums = call.no_sums(rows, query, value)
+        sums = None
         for block in map(call.next, call.blocks(key.shape[2])):
             place = call.hidden(rows, block), call.turn(block), call.setting
-            _add(sums, call.kernels.key_sums(rows.of(key, block), rows.of(value, block), *place))
+            sums = _added(sums, call.kernels.key_sums(rows.of(key, block), rows.of(value, block), *place))
         means = _divided(sums, call.count(rows, key))
         alpha_range = rows.range(call.options.alpha_range)
         for block in map(call.next, call.blocks(query.shape[2])):
@@ -41,11 +41,11 @@ def backward(
     for number, rows in enumerate(call.groups):
         means = Sums(*kept[2 * number : 2 * number + 2])
         alpha_range = rows.range(call.options.alpha_range)
-        grad_sums = call.no_sums(rows, query, value)
+        grad_sums = None
         for block in map(call.next, call.blocks(query.shape[2])):
             place = call.turn(block), alpha_range, call.setting
             back = call.kernels.query_back(rows.of(query, block), rows.of(grad, block), means, *place)
-            _add(grad_sums, back.sums)
+            grad_sums = _added(grad_sums, back.sums)
             grads.put_query(rows, block, back)
         grad_means = _divided(grad_sums, call.count(rows, key))
         for block in map(call.next, call.blocks(key.shape[2])):
@@ -165,11 +165,11 @@ def _like(x_BHNX: Tensor, tokens: int) -> Tensor:
     return x_BHNX.new_empty((batch, heads, tokens, size))
 
 
-def _add(sums: Sums, more: Sums) -> None:
-    for whole, part in zip(sums, more, strict=True):
-        whole.add_(part)
+def _added(sums: Sums | None, more: Sums) -> Sums:
+    return more if sums is None else Sums(*(whole.add_(part) for whole, part in zip(sums, more, strict=True)))
 
 
-def _divided(sums: Sums, count: Tensor | float) -> Sums:
+def _divided(sums: Sums | None, count: Tensor | float) -> Sums:
+    assert sums is not None  # there is a key and a query, so there was a block
     count_F1 = count[..., None] if isinstance(count, Tensor) else count
     return Sums(sums.key_value_BHFE / count_F1, sums.key_BHF / count)
