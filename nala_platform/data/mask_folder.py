@@ -20,7 +20,7 @@ from nala_platform.data.layouts.masks import Pair
 from nala_platform.data.layouts.segmentation import LAYOUTS
 from nala_platform.data.loader import Sample
 from nala_platform.data.order import Draw, sample_seed
-from nala_platform.data.pictures import PictureItems, normalised
+from nala_platform.data.pictures import PictureItems, normalised, pictures_under
 from nala_platform.data.problems import BadFileError, Excluded, Problem, report
 from nala_platform.data.views import Normalisation, View, random_view
 from nala_platform.errors import UserError, look_up
@@ -72,7 +72,8 @@ class MaskFolderData(DataModule):
         self.num_classes, self.class_names = self.labels.num_classes, self.labels.class_names
         self.ignore_index, self.palette = self.labels.ignore_index, self.labels.palette()
         self.pairs = self.found.pairs
-        self.predict_path = predict_path or (self.found.unlabelled and str(self.found.unlabelled))
+        own = self.found.unlabelled
+        self.predict_path = predict_path or (str(own) if own is not None and pictures_under(own) else None)
         if self.predict_path is not None:
             PictureItems(self.predict_path, self._whole)  # found out now, not after the model has been built
         is_known = bool(self.labels.mapping) or self.labels is self.found.labels

@@ -71,6 +71,12 @@ def test_without_annotations_for_test_validation_is_tested_and_said(mask_tree, s
     assert [batch["name"] for batch in data.test_dataloader()] == [["test/x.png"]]
 
 
+def test_an_empty_folder_of_test_images_stops_nothing(mask_tree):
+    (mask_tree / "images" / "test").mkdir()
+    data = MaskFolderData(str(mask_tree), THREE)
+    assert len(data.items("predict")) == len(data.items("val")) == 3
+
+
 def test_image_and_mask_may_differ_in_suffix_and_lie_deeper(tmp_path, save, noise):
     for split in ("train", "val"):
         save(noise(8, 9), tmp_path / "images" / split / "city" / "a.b.jpg")
