@@ -31,6 +31,9 @@ _REQUIRED = re.compile(r"the following arguments are required: ([\w, ]+)")
 _IMPLIED = ("NoneType", "Tensor", "path but", "dot import path")  # allowed too, but not what was meant
 
 
+NO_MODEL = "nothing says what to train: add --task NAME (nala tasks lists them), or a --config with model and data"
+
+
 def explain(message: str, words: list[str]) -> str:
     """The line for a person: key, value, what is wrong, and the nearest key where one was mistyped.
 
@@ -39,7 +42,7 @@ def explain(message: str, words: list[str]) -> str:
         words: the expanded command line that was parsed; its files and class paths tell which keys there are.
     """
     if re.search(r"required: \w+\.model", message):
-        return "nothing says what to train: add --task NAME (nala tasks lists them), or a --config with model and data"
+        return NO_MODEL
     outer: list[str] = _PARSER_KEY.findall(message)
     nested = next(reversed(list(_NESTED.finditer(message))), None)  # the outermost has the whole path
     if found := _GROUP.search(message):
@@ -76,6 +79,9 @@ def _given(message: str, path: list[str]) -> str | None:
 
 def _unknown(path: str, words: list[str]) -> str:
     parts = path.replace(".init_args", "").split(".")
+    if parts[0] == "model" and not any(_typed(key, words) for key in ("model", "model.class_path")):
+        if _configured(["model"], words) is None:  # an overlay, such as smoke, of nothing
+            return NO_MODEL
     for depth, part in enumerate(parts):
         known = keys_under(".".join(parts[:depth]), words)
         if known and part not in known:
