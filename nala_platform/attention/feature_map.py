@@ -19,22 +19,18 @@ NORM_EPS = 1e-24
 """Under the root of every norm: 1e-12 there is a safe divisor, far below any norm that half precision holds."""
 
 
+WIDEST_ANGLE, SHARPNESS = math.pi / 4, 20.0
+"""theta(x) = pi/4 tanh(20 x / ||x||)"""
+
+
 def norm(x_ND: Tensor) -> Tensor:
     """sqrt(sum_d x_d^2 + 1e-24), (..., N, 1): a norm whose gradient at x = 0 is 0 and not 0/0."""
     x_ND = widen(x_ND)
     return (x_ND.square().sum(-1, keepdim=True) + NORM_EPS).sqrt()
 
 
-def _tanh_gate(norm_N1: Tensor) -> Tensor:
-    return torch.tanh(norm_N1)
-
-
-def _sigmoid_gate(norm_N1: Tensor) -> Tensor:
-    # 2 sigmoid(n) - 1 = tanh(n / 2), which does not cancel at small n.
-    return torch.tanh(norm_N1 / 2)
-
-
-GATES: dict[str, Callable[[Tensor], Tensor]] = {"tanh": _tanh_gate, "sigmoid": _sigmoid_gate}
+GATES = {"tanh": 1.0, "sigmoid": 0.5}
+"""g(n) = tanh(slope n): 2 sigmoid(n) - 1 = tanh(n / 2), which does not cancel at small n."""
 
 
 def alpha(norm_HN1: Tensor, *, alpha_range: AlphaRange, alpha_gate: str) -> Tensor:
@@ -45,7 +41,7 @@ def alpha(norm_HN1: Tensor, *, alpha_range: AlphaRange, alpha_gate: str) -> Tens
     low, high = (
         bound.to(norm_HN1.dtype)[:, None, None] if isinstance(bound, Tensor) else bound for bound in alpha_range
     )
-    return low + (high - low) * GATES[alpha_gate](norm_HN1)
+    return low + (high - low) * torch.tanh(norm_HN1 * GATES[alpha_gate])
 
 
 def power(base: Tensor, exponent: Tensor | float) -> Tensor:
@@ -68,7 +64,7 @@ def _split(size_ND: Tensor, x_ND: Tensor) -> Tensor:
 
 
 def _cosine(size_ND: Tensor, x_ND: Tensor) -> Tensor:
-    theta_ND = (math.pi / 4) * torch.tanh(20 * x_ND / norm(x_ND))
+    theta_ND = WIDEST_ANGLE * torch.tanh(SHARPNESS * x_ND / norm(x_ND))
     return torch.cat((size_ND * theta_ND.cos(), size_ND * theta_ND.sin()), dim=-1)
 
 

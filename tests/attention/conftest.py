@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from nala_platform.attention import nala_attention
+
 
 @pytest.fixture(autouse=True)
 def one_thread():
@@ -57,3 +59,26 @@ def gradients():
         return out.detach(), torch.autograd.grad(out, leaves, weight)
 
     return compute
+
+
+@pytest.fixture
+def steep_case(make_inputs):
+    """(alpha_range, options) -> a function of (query, key, value, low, high) and leaves, some near 0, for `gradcheck`.
+
+    A large eps keeps rows without common signs from being 1e6 times as steep as the others.
+    """
+
+    def make(alpha_range, **options):
+        inputs = make_inputs(4, B=1, H=2, D=4, E=3)
+        inputs.query[:, :, 1, 0], inputs.key[:, :, 1, 1] = 1e-3, -1e-3
+        inputs.query[:, :, 2] *= 1e-2
+        leaves = [tensor.requires_grad_() for tensor in inputs[:3]]
+        leaves += [torch.full((2,), bound, dtype=torch.float64, requires_grad=True) for bound in alpha_range]
+
+        def attention(query, key, value, low, high):
+            given = {"rope": inputs.rope, "key_padding_mask": inputs.mask, "eps": 1e-2} | options
+            return nala_attention(query, key, value, alpha_range=(low, high), **given)
+
+        return attention, leaves
+
+    return make

@@ -71,28 +71,8 @@ def test_numbers_of_queries_and_keys_may_differ(make_inputs, gradients, N, M, us
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("alpha_range", [(0.5, 2.0), (1.5, 4.5)])
 @pytest.mark.parametrize("direction", ["split", "cosine"])
-def test_gradcheck(make_inputs, direction, alpha_range, is_causal, backend):
-    inputs = make_inputs(4, B=1, H=2, D=4, E=3)
-    inputs.query[:, :, 1, 0], inputs.key[:, :, 1, 1] = 1e-3, -1e-3
-    inputs.query[:, :, 2] *= 1e-2
-    leaves = [tensor.requires_grad_() for tensor in inputs[:3]]
-    leaves += [torch.full((2,), bound, dtype=torch.float64, requires_grad=True) for bound in alpha_range]
-
-    def attention(query, key, value, low, high):
-        # A large eps keeps rows without common signs from being 1e6 times as steep as the others.
-        return nala_attention(
-            query,
-            key,
-            value,
-            alpha_range=(low, high),
-            direction=direction,
-            rope=inputs.rope,
-            is_causal=is_causal,
-            key_padding_mask=inputs.mask,
-            eps=1e-2,
-            backend=backend,
-        )
-
+def test_gradcheck(steep_case, direction, alpha_range, is_causal, backend):
+    attention, leaves = steep_case(alpha_range, direction=direction, is_causal=is_causal, backend=backend)
     assert torch.autograd.gradcheck(attention, leaves, eps=1e-8, atol=1e-4, rtol=1e-3)
 
 

@@ -6,7 +6,6 @@ Shapes: B batch, H heads, N queries, M keys, L tokens of a block, D head size, E
 from collections.abc import Callable
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from nala_platform.attention.blocks.both_ways import (
@@ -57,27 +56,21 @@ class Rows(NamedTuple):
 
     def of(self, x_BHXX: Tensor, tokens: slice = slice(None)) -> Tensor:
         """Their part of a tensor (B, H, N, …), of some tokens."""
-        everything = slice(None)
-        if self.batch == self.heads == everything:  # no view where it is the whole: a short input has many
-            return (
-                x_BHXX
-                if tokens == everything or tokens.stop - tokens.start == x_BHXX.shape[2]
-                else x_BHXX[:, :, tokens]
-            )
-        return x_BHXX[self.batch, self.heads, tokens]
+        whole = self.batch == self.heads == slice(None) and tokens in (slice(None), slice(0, x_BHXX.shape[2]))
+        # no view where it is the whole: for a short input views are a good part of the time
+        return x_BHXX if whole else x_BHXX[self.batch, self.heads, tokens]
 
     def range(self, alpha_range: AlphaRange) -> AlphaRange:
         low, high = (bound[self.heads] if isinstance(bound, Tensor) else bound for bound in alpha_range)
         return low, high
 
 
-def cut(shape: torch.Size, width: int, budget: int, least: int) -> tuple[list[Rows], int]:
+def cut(batch: int, heads: int, tokens: int, *, width: int, budget: int, least: int) -> tuple[list[Rows], int]:
     """(groups of rows, tokens of a block) such that rows x tokens x width is about ``budget``.
 
     All rows go together where blocks of ``least`` tokens allow it: a product over many is shared out better over cores
     than one.
     """
-    batch, heads, tokens = shape[:3]
     least = min(least, tokens)
     rows = max(1, min(batch * heads, budget // (least * width)))
     if rows >= heads:
@@ -157,7 +150,8 @@ def cut_up(query: Tensor, value: Tensor, options: Options, kernels: Kernels, *, 
     if options.is_causal:
         least = max(least, -(-KEPT * 2 * size * (values + 1) // ((2 * size + values) * STRETCH)) * STRETCH)
     budget = CACHED if query.device.type == "cpu" else LAUNCHED
-    groups, length = cut(query.shape, max(size, values), budget, least)
+    tokens = max(query.shape[2], value.shape[2])  # few queries must not cut many keys into as short blocks
+    groups, length = cut(*query.shape[:2], tokens, width=max(size, values), budget=budget, least=least)
     if options.is_causal and length > STRETCH:
         length -= length % STRETCH
     return Call(groups, length, rotation, setting, options, kernels)

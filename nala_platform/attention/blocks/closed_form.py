@@ -25,16 +25,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nala_platform.attention.feature_map import NORM_EPS
+from nala_platform.attention.feature_map import GATES, NORM_EPS, SHARPNESS, WIDEST_ANGLE
 from nala_platform.attention.signature import Rope
 
 Bound = Tensor | float
 """An end of the range of exponents: a number, or a tensor that broadcasts against (..., L, 1)."""
-
-_GATE_SLOPES = {"tanh": 1.0, "sigmoid": 0.5}
-"""g(n) = tanh(slope n): 2 sigmoid(n) - 1 = tanh(n / 2)"""
-_SHARPNESS = 20.0
-_QUARTER = math.pi / 4
 
 
 class Map(NamedTuple):
@@ -99,7 +94,7 @@ def query_map(query_LD: Tensor, low: Bound, high: Bound, what: Map, words: Words
     """phi_q of a block."""
     norm_L1 = _norm(query_LD)
     base = _base(query_LD, norm_L1, what.direction, words)
-    gate_L1 = torch.tanh(norm_L1 * _GATE_SLOPES[what.alpha_gate])
+    gate_L1 = torch.tanh(norm_L1 * GATES[what.alpha_gate])
     exponent_L1 = low + (high - low) * gate_L1
     log_LD = torch.abs(base.safe_LD, out=words.like(query_LD)).log_()
     # t = x exp((a - 1) log|x| - a log n): the sign comes along, 0 stays 0, and what is raised never overflows
@@ -124,7 +119,7 @@ def query_gradient(
     total_L1 = weight_LD.sum(-1, keepdim=True)
     product_LD = torch.mul(weight_LD, query.log_LD, out=words.like(weight_LD))
     by_exponent_L1 = product_LD.sum(-1, keepdim=True) - norm_L1.log() * total_L1
-    exponent_slope_L1 = (high - low) * _GATE_SLOPES[what.alpha_gate] * (1 - query.gate_L1.square())
+    exponent_slope_L1 = (high - low) * GATES[what.alpha_gate] * (1 - query.gate_L1.square())
     radial_L1 = (exponent_slope_L1 * by_exponent_L1 - query.exponent_L1 * total_L1 / norm_L1) / norm_L1
     return _to_x(weight_LD.mul_(query.exponent_L1), angular_LD, radial_L1, query.base), by_exponent_L1
 
@@ -154,8 +149,8 @@ def _base(x_LD: Tensor, norm_L1: Tensor | None, direction: str, words: Words) ->
     if direction == "split":
         return Base(x_LD, safe_LD, norm_L1, None)
     assert norm_L1 is not None
-    tanh_LD = (x_LD * (_SHARPNESS / norm_L1)).tanh_()
-    theta_LD = tanh_LD * _QUARTER
+    tanh_LD = (x_LD * (SHARPNESS / norm_L1)).tanh_()
+    theta_LD = tanh_LD * WIDEST_ANGLE
     return Base(x_LD, safe_LD, norm_L1, (tanh_LD, theta_LD.cos(), theta_LD.sin()))
 
 
@@ -174,7 +169,7 @@ def _weights(feature_LF: Tensor, grad_LF: Tensor, base: Base, words: Words) -> t
     if base.angle is None:
         return weight_LD, None
     angular_LD = (first_LD * grad_second_LD).addcmul_(second_LD, grad_first_LD, value=-1)
-    return weight_LD, angular_LD * (_QUARTER * (1 - base.angle[0].square()))
+    return weight_LD, angular_LD * (WIDEST_ANGLE * (1 - base.angle[0].square()))
 
 
 def _to_x(direct_LD: Tensor, angular_LD: Tensor | None, radial_L1: Tensor | None, base: Base) -> Tensor:
@@ -182,7 +177,7 @@ def _to_x(direct_LD: Tensor, angular_LD: Tensor | None, radial_L1: Tensor | None
     grad_LD = direct_LD.div_(base.safe_LD)
     if angular_LD is not None:
         assert base.norm_L1 is not None
-        scale_L1 = _SHARPNESS / base.norm_L1
+        scale_L1 = SHARPNESS / base.norm_L1
         grad_LD = grad_LD.addcmul_(angular_LD, scale_L1)
         turned_L1 = (angular_LD * base.x_LD).sum(-1, keepdim=True) * scale_L1 / base.norm_L1.square()
         radial_L1 = -turned_L1 if radial_L1 is None else radial_L1 - turned_L1

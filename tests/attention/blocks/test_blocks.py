@@ -7,6 +7,7 @@ import torch
 
 from nala_platform.attention import nala_attention
 from nala_platform.attention.blocks import call
+from nala_platform.attention.signature import Options
 from nala_platform.errors import UserError
 
 LOW, HIGH = torch.tensor([0.5, 1.0, 1.5]).double(), torch.tensor([2.0, 4.5, 3.0]).double()
@@ -79,6 +80,13 @@ def test_numbers_of_queries_and_keys_may_differ(make_inputs, gradients, N, M):
         same(ours, theirs)
 
 
+def test_one_query_does_not_cut_many_keys_into_blocks_of_one(make_inputs):
+    inputs = make_inputs(1, M=5000)
+    options = Options((1.5, 4.5), "tanh", 3.0, "split", None, False, None, 1e-6)
+    made = call.cut_up(inputs.query, inputs.value, options, call.AS_THEY_ARE, both=False)
+    assert len(made.blocks(5000)) == 1
+
+
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_views_of_one_projection(gradients, is_causal):
@@ -125,28 +133,9 @@ def test_narrow_dtypes(make_inputs, gradients, dtype, direction, is_causal):
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize(("direction", "power"), [("split", 3.0), ("split", 1.5), ("cosine", 1.0)])
 @pytest.mark.parametrize("alpha_range", [(0.5, 2.0), (1.5, 4.5)])
-def test_gradcheck(make_inputs, alpha_range, direction, power, is_causal):
-    inputs = make_inputs(4, B=1, H=2, D=4, E=3)
-    inputs.query[:, :, 1, 0], inputs.key[:, :, 1, 1] = 1e-3, -1e-3
-    inputs.query[:, :, 2] *= 1e-2
-    leaves = [tensor.requires_grad_() for tensor in inputs[:3]]
-    leaves += [torch.full((2,), bound, dtype=torch.float64, requires_grad=True) for bound in alpha_range]
-
-    def attention(query, key, value, low, high):
-        # A large eps keeps rows without common signs from being 1e6 times as steep as the others.
-        return nala_attention(
-            query,
-            key,
-            value,
-            alpha_range=(low, high),
-            direction=direction,
-            key_power=power,
-            rope=inputs.rope,
-            is_causal=is_causal,
-            eps=1e-2,
-            backend="chunked",
-        )
-
+def test_gradcheck(steep_case, alpha_range, direction, power, is_causal):
+    options = {"direction": direction, "key_power": power, "is_causal": is_causal, "key_padding_mask": None}
+    attention, leaves = steep_case(alpha_range, backend="chunked", **options)
     assert torch.autograd.gradcheck(attention, leaves, eps=1e-8, atol=1e-4, rtol=1e-3)
     # smooth where no component is near 0
     away = [x.detach().sign() * (x.detach().abs() + 0.5) for x in leaves[:3]] + [x.detach() for x in leaves[3:]]
