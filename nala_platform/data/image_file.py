@@ -12,7 +12,7 @@ import io
 import struct
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from nala_platform.data.problems import BadFileError, Problem
+from nala_platform.data.problems import BadFileError, Problem, gathering
 
 ColorMap = tuple[tuple[int, int, int], ...]
 
@@ -49,15 +49,9 @@ class Opened(NamedTuple):
 _watched: ContextVar[list[Opened] | None] = ContextVar("watched", default=None)
 
 
-@contextmanager
-def watching() -> Iterator[list[Opened]]:
+def watching() -> AbstractContextManager[list[Opened]]:
     """Within it, each file that is read here is added to the list that is given."""
-    seen: list[Opened] = []
-    token = _watched.set(seen)
-    try:
-        yield seen
-    finally:
-        _watched.reset(token)
+    return gathering(_watched)
 
 
 def read_image(path: Path, data: bytes | None = None) -> Image.Image:

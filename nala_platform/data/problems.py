@@ -1,12 +1,14 @@
 """What is wrong with data on disk: an error at once or, for ``nala check-data``, a list of all there is."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from nala_platform.errors import UserError
+
+Found = TypeVar("Found")
 
 
 class Problem(NamedTuple):
@@ -45,14 +47,19 @@ _collected: ContextVar[list[Problem] | None] = ContextVar("collected", default=N
 
 
 @contextmanager
-def collecting() -> Iterator[list[Problem]]:
-    """Within it, `report` adds to the list that is given here instead of raising."""
-    found: list[Problem] = []
-    token = _collected.set(found)
+def gathering(place: ContextVar[list[Found] | None]) -> Iterator[list[Found]]:
+    """Within it, ``place`` holds the list that is given here, for others to add to."""
+    found: list[Found] = []
+    token = place.set(found)
     try:
         yield found
     finally:
-        _collected.reset(token)
+        place.reset(token)
+
+
+def collecting() -> AbstractContextManager[list[Problem]]:
+    """Within it, `report` adds to the list that is given here instead of raising."""
+    return gathering(_collected)
 
 
 def report(problems: Sequence[Problem]) -> None:

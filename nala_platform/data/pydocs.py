@@ -13,8 +13,7 @@ from nala_platform.data.base import DataModule, Split
 from nala_platform.data.loader import Sample
 from nala_platform.data.samples import Part
 from nala_platform.data.tokenizer import identity
-from nala_platform.data.tokens import Blocks, Prompts, Stream, train_bpe
-from nala_platform.errors import UserError
+from nala_platform.data.tokens import Blocks, Prompts, Stream, checked_stride, train_bpe
 
 CHUNK = 4096
 SPAN = 32
@@ -83,9 +82,7 @@ class PydocsData(DataModule):
             num_workers=num_workers,
             seed=seed,
         )
-        if context < 1:
-            raise UserError(f"data.context is {context}: it must be 1 or more")
-        self.context, self.stride, self.prompt = context, context if stride is None else stride, prompt
+        self.context, self.stride, self.prompt = context, checked_stride(context, stride, "data.stride"), prompt
         self.tokenizer = _tokenizer(vocab_size)
         self.vocab_size = len(self.tokenizer)
 

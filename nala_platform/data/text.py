@@ -17,7 +17,7 @@ from nala_platform.data.pydocs import unigram
 from nala_platform.data.token_cache import default_folder
 from nala_platform.data.token_store import Head, TokenStore
 from nala_platform.data.tokenizer import BPE_SIZE, BPE_TEXT, identity, make_tokenizer
-from nala_platform.data.tokens import Blocks, Prompts, Stream
+from nala_platform.data.tokens import Blocks, Prompts, Stream, checked_stride
 from nala_platform.errors import UserError, look_up
 
 HEAD = 1 << 22  # tokens of the test part that items of multiple choice are taken from
@@ -89,8 +89,8 @@ class TextData(DataModule):
         super().__init__(
             batch_size=batch_size, eval_batch_size=batch_size, predict_batch_size=1, num_workers=0, seed=source.seed
         )
-        _check(context, source)
-        self.context, self.stride = context, context if source.stride is None else source.stride
+        self.context, self.stride = context, checked_stride(context, source.stride)
+        _check(source)
         self.layout, self.tokenizer_name = layout, tokenizer
         self.cache = default_folder() if source.cache_dir is None else Path(source.cache_dir).expanduser()
         folder = Path(root).expanduser()
@@ -167,11 +167,7 @@ class TextData(DataModule):
         return "val" if split == "test" and not self.corpus.has_test else split
 
 
-def _check(context: int, source: Source) -> None:
-    if context < 1:
-        raise UserError(f"data.context is {context}: it must be 1 or more")
-    if source.stride is not None and not 1 <= source.stride <= context:
-        raise UserError(f"data.source.stride is {source.stride}: it must be 1..context, and data.context is {context}")
+def _check(source: Source) -> None:
     if source.bad_rows < 0:
         raise UserError(f"data.source.bad_rows is {source.bad_rows}: it must be 0 or more")
     if source.hold_out is not None and not 0 < source.hold_out < 0.5:

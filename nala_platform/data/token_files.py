@@ -25,7 +25,7 @@ from nala_platform.data.token_cache import digest, key
 from nala_platform.data.token_ids import byte_widths, ids_tokenizer
 from nala_platform.data.token_store import Head
 from nala_platform.data.tokenizer import identity, load_tokenizer
-from nala_platform.data.tokens import Blocks, Prompts
+from nala_platform.data.tokens import Blocks, Prompts, checked_stride
 from nala_platform.errors import UserError, look_up
 
 HEAD = 1 << 22  # tokens of the test part that items of multiple choice are taken from
@@ -86,13 +86,7 @@ class TokenFileData(DataModule):
         super().__init__(
             batch_size=batch_size, eval_batch_size=batch_size, predict_batch_size=1, num_workers=0, seed=source.seed
         )
-        if context < 1:
-            raise UserError(f"data.context is {context}: it must be 1 or more")
-        self.context, self.stride = context, context if source.stride is None else source.stride
-        if not 1 <= self.stride <= context:
-            raise UserError(
-                f"data.source.stride is {self.stride}: it must be 1..context, and data.context is {context}"
-            )
+        self.context, self.stride = context, checked_stride(context, source.stride)
         self.root, self.layout, self.tokenizer_name = Path(root).expanduser(), layout, tokenizer
         find = look_up(LAYOUTS, layout, option="data.layout")
         self.ready: Ready = find(self.root, Excluded(exclude, self.root))

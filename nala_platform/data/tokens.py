@@ -126,6 +126,26 @@ def _byte_ends(document: str, ends: list[int]) -> np.ndarray:
     return found
 
 
+def checked_stride(context: int, stride: int | None, key: str = "data.source.stride") -> int:
+    """The stride of evaluation: as given, or the context.
+
+    Args:
+        context: tokens of a block, ``data.context``.
+        stride: as the user gave it under ``key``.
+        key: where it stands.
+
+    Raises:
+        UserError: one of them is out of range.
+    """
+    if context < 1:
+        raise UserError(f"data.context is {context}: it must be 1 or more")
+    if stride is None:
+        return context
+    if not 1 <= stride <= context:
+        raise UserError(f"{key} is {stride}: it must be 1..context, and data.context is {context}")
+    return stride
+
+
 class Blocks(Dataset[Sample]):
     """Each token of a stream but the first is predicted once: from up to ``context`` tokens before it.
 
@@ -138,9 +158,7 @@ class Blocks(Dataset[Sample]):
     """
 
     def __init__(self, stream: Stream, *, context: int, stride: int) -> None:
-        if not 1 <= stride <= context:
-            raise UserError(f"data.stride is {stride}: it must be 1..context, and data.context is {context}")
-        self.stream, self.context, self.stride = stream, context, stride
+        self.stream, self.context, self.stride = stream, context, checked_stride(context, stride, "data.stride")
 
     def __len__(self) -> int:
         return -(-(len(self.stream.token_S) - 1) // self.stride)
