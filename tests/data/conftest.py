@@ -1,8 +1,13 @@
 """Small trees of real files, in the formats that people have."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 def make_noise(height, width, seed=0):

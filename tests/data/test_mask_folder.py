@@ -4,23 +4,16 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from segmented import refused
 
 from nala_platform.data.labels import Labels
 from nala_platform.data.mask_folder import MaskFolderData
 from nala_platform.data.order import Draw
 from nala_platform.data.problems import BadFileError, collecting
 from nala_platform.data.views import View
-from nala_platform.errors import UserError
 
 THREE = Labels(num_classes=3)
 STILL = View(crop=16, scale=(1.0, 1.0), hflip=0.0)
-
-
-def refused(build, *words):
-    with pytest.raises(UserError) as caught:
-        build()
-    message = str(caught.value)
-    assert "\n" not in message and all(str(word) in message for word in words), message
 
 
 def test_masks_are_read_as_they_are(mask_tree):

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import socket
 import time
 from pathlib import Path
 
@@ -47,6 +48,37 @@ def assert_same(one: Path, other: Path) -> None:
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
     metrics = [json.loads((run / "summary.json").read_text())["metrics"] for run in (one, other)]
     assert metrics[0] == metrics[1]
+
+
+def start_group(zygote, folder: Path, processes: int, *typed: str) -> list[int]:
+    """One ``nala`` in as many processes, which find each other."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "NODE_RANK": "0"}
+    several = ("--trainer.devices", str(processes), "--trainer.strategy", "ddp") if processes > 1 else ()
+    return [
+        zygote.start(
+            folder,
+            *typed,
+            *several,
+            output=f"output-{rank}.txt",
+            environment={**common, "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)} if several else {},
+        )
+        for rank in range(processes)
+    ]
+
+
+def end_group(zygote, folder: Path, pids: list[int], code: int = 0) -> str:
+    """What the first one prints; all end with ``code``."""
+    limit = time.monotonic() + 120
+    codes = [zygote.wait(pid) for pid in pids]
+    text = "".join((folder / f"output-{rank}.txt").read_text() for rank in range(len(pids)))
+    assert time.monotonic() < limit and set(codes) == {code}, text
+    return text
+
+
+def run_group(zygote, folder: Path, processes: int, *typed: str, code: int = 0) -> str:
+    return end_group(zygote, folder, start_group(zygote, folder, processes, *typed), code)
 
 
 def wait_for(run: Path, step: int, seconds: float) -> None:

@@ -3,13 +3,12 @@
 import json
 import os
 import signal
-import socket
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from runs import wait_for
+from runs import run_group, wait_for
 
 from nala_platform.data.order import TrainOrder
 from nala_platform.verify import differences
@@ -93,18 +92,5 @@ def test_evaluation_replaces_nothing(zygote, folder: Path):
 @pytest.mark.slow
 def test_two_processes_count_together(zygote, folder: Path):
     zygote.run(folder, *words("one", "--bad_samples", "2"))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "NODE_RANK": "0"}
-    several = ("--trainer.devices", "2", "--trainer.strategy", "ddp", "--data.batch_size", "4", "--bad_samples", "2")
-    pids = [
-        zygote.start(
-            folder,
-            *words("two", *several),
-            output=f"output-{rank}.txt",
-            environment={**common, "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"},
-        )
-        for rank in (0, 1)
-    ]
-    assert [zygote.wait(pid) for pid in pids] == [0, 0], (folder / "output-0.txt").read_text()
+    run_group(zygote, folder, 2, *words("two", "--data.batch_size", "4", "--bad_samples", "2"))
     assert counted(folder / "two") == counted(folder / "one")

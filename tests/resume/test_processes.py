@@ -7,14 +7,12 @@ import csv
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from runs import assert_same, wait_for, words
+from runs import assert_same, end_group, run_group, start_group, wait_for, words
 
 from nala_platform.runs.checkpoint_file import read_note
 
@@ -65,37 +63,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(zygote, folder: Path, processes: int, *typed: str) -> list[int]:
-    """One ``nala`` in as many processes, which find each other."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "NODE_RANK": "0"}
-    several = ("--trainer.devices", str(processes), "--trainer.strategy", "ddp") if processes > 1 else ()
-    return [
-        zygote.start(
-            folder,
-            *typed,
-            *several,
-            output=f"output-{rank}.txt",
-            environment={**common, "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)} if several else {},
-        )
-        for rank in range(processes)
-    ]
-
-
-def end(zygote, folder: Path, pids: list[int], code: int = 0) -> str:
-    """What the first one prints; all end with ``code``."""
-    limit = time.monotonic() + 120
-    codes = [zygote.wait(pid) for pid in pids]
-    text = "".join((folder / f"output-{rank}.txt").read_text() for rank in range(len(pids)))
-    assert time.monotonic() < limit and set(codes) == {code}, text
-    return text
-
-
-def run(zygote, folder: Path, processes: int, *typed: str, code: int = 0) -> str:
-    return end(zygote, folder, start(zygote, folder, processes, *typed), code)
-
-
 def samples(folder: Path, processes: int) -> list[str]:
     """All samples in the order of the global batches, epoch after epoch."""
     lines = [(folder / f"samples-{rank}.txt").read_text().splitlines() for rank in range(processes)]
@@ -118,7 +85,7 @@ def test_two_processes_are_one_with_their_global_batch(task: str, zygote, folder
         place = folder / str(processes)
         place.mkdir()
         (place / "mine.py").write_text(MINE)
-        run(zygote, place, processes, *typed, "--folder", "run", "--data.batch_size", str(8 // processes))
+        run_group(zygote, place, processes, *typed, "--folder", "run", "--data.batch_size", str(8 // processes))
     assert len(samples(folder / "1", 1)) == 2 * 4 * 8
     assert samples(folder / "1", 1) == samples(folder / "2", 2)
     for name in ("train/loss_step", "train/loss_epoch"):
@@ -134,7 +101,7 @@ def test_accumulated_batches_are_the_same_over_processes(zygote, folder: Path):
         (place / "mine.py").write_text(MINE)
         accumulated = ("--trainer.limit_train_batches", str(16 // processes), "--data.batch_size", "2")
         steps = ("--trainer.accumulate_grad_batches", str(4 // processes))
-        run(zygote, place, processes, "fit", "--task", "lm", *SMALL, *LM, *accumulated, *steps, "--folder", "run")
+        run_group(zygote, place, processes, "fit", "--task", "lm", *SMALL, *LM, *accumulated, *steps, "--folder", "run")
     assert samples(folder / "1", 1) == samples(folder / "2", 2)
     one, two = (column(folder / place / "run", "train/loss_epoch") for place in ("1", "2"))
     assert len(one) == 2 and two == pytest.approx(one, rel=2e-4)
@@ -148,7 +115,7 @@ def straight_pair(zygote, tmp_path_factory: pytest.TempPathFactory):
     def make(task: str) -> Path:
         if task not in made:
             made[task] = tmp_path_factory.mktemp(task)
-            run(zygote, made[task], 2, *words(task, "run"))
+            run_group(zygote, made[task], 2, *words(task, "run"))
         return made[task] / "run"
 
     return make
@@ -168,12 +135,12 @@ def straight_pair(zygote, tmp_path_factory: pytest.TempPathFactory):
 def test_a_group_that_is_killed_ends_as_if_it_never_was(task: str, steps: list[int], zygote, straight_pair, folder):
     """Dropout and drop path are on: each process goes on with its own generators."""
     for step in steps:
-        pids = start(zygote, folder, 2, *words(task, "run"))
+        pids = start_group(zygote, folder, 2, *words(task, "run"))
         wait_for(folder / "run", step, 120)
         for pid in reversed(pids):
             os.kill(pid, signal.SIGKILL)
-        end(zygote, folder, pids, -signal.SIGKILL)
-    run(zygote, folder, 2, *words(task, "run"))
+        end_group(zygote, folder, pids, -signal.SIGKILL)
+    run_group(zygote, folder, 2, *words(task, "run"))
     assert_same(straight_pair(task), folder / "run")
 
 
@@ -183,15 +150,15 @@ def test_another_number_of_processes_goes_on_with_the_same_order(before: int, af
     typed = ("--task", "lm", *SMALL, *LM, "--checkpoint.every_n_steps", "1")
     (folder / "whole").mkdir()
     (folder / "whole" / "mine.py").write_text(MINE)
-    run(zygote, folder / "whole", 1, "fit", *typed, "--folder", "run", "--data.batch_size", "4")
+    run_group(zygote, folder / "whole", 1, "fit", *typed, "--folder", "run", "--data.batch_size", "4")
     first = ("fit", *typed, "--folder", "run", "--data.batch_size", str(4 // before), "--trainer.max_steps", "5")
-    run(zygote, folder, before, *first)
+    run_group(zygote, folder, before, *first)
     for path in folder.glob("samples-*.txt"):
         path.unlink()
     again = ("fit", "--resume", "run", "--trainer.max_steps", "-1", "--trainer.devices", str(after))
-    text = run(zygote, folder, after, *again, code=2)
+    text = run_group(zygote, folder, after, *again, code=2)
     assert text.splitlines()[-1].startswith("nala: error: ") and f"--data.batch_size {4 // after}" in text
-    text = run(zygote, folder, after, *again, "--data.batch_size", str(4 // after))
+    text = run_group(zygote, folder, after, *again, "--data.batch_size", str(4 // after))
     assert "the order of the data stays" in text
     assert samples(folder, after) == samples(folder / "whole", 1)[5 * 4 :]
 
@@ -204,7 +171,7 @@ def test_five_samples_on_two_processes_score_as_on_one(task: str, zygote, straig
     for processes in (1, 2):
         whole = ["--trainer.limit_test_batches", "1.0", "--folder", str(processes)]
         whole += ["--trainer.callbacks", "null"] if task == "lm" else []  # its multiple choice has a test of its own
-        run(zygote, folder, processes, "test", str(straight(task).folder), "--data", f"mine.{name}", *whole)
+        run_group(zygote, folder, processes, "test", str(straight(task).folder), "--data", f"mine.{name}", *whole)
         scores.append(json.loads((folder / str(processes) / "summary.json").read_text())["metrics"])
     assert scores[0] == pytest.approx(scores[1], rel=1e-6, nan_ok=True)
 

@@ -1,10 +1,10 @@
 """A score says what it means, and is the same again, whatever the batch size and the number of processes."""
 
 import json
-import socket
 from pathlib import Path
 
 import pytest
+from runs import run_group
 
 ALL = ("--trainer.limit_val_batches", "1.0", "--trainer.callbacks", "null", "--trainer.accelerator", "cpu")
 # what a reader needs to compare a score of the task with another one
@@ -47,21 +47,7 @@ def test_a_part_of_a_split_is_no_score_of_it(zygote, straight, tmp_path: Path):
 def test_two_processes_validate_as_one(task: str, zygote, straight, tmp_path: Path):
     words = ("validate", str(straight(task).folder), *ALL)
     zygote.run(tmp_path, *words, "--folder", "one")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "NODE_RANK": "0"}
-    several = ("--trainer.devices", "2", "--trainer.strategy", "ddp", "--folder", "two")
-    pids = [
-        zygote.start(
-            tmp_path,
-            *words,
-            *several,
-            output=f"output-{rank}.txt",
-            environment={**common, "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"},
-        )
-        for rank in (0, 1)
-    ]
-    assert [zygote.wait(pid) for pid in pids] == [0, 0], (tmp_path / "output-0.txt").read_text()
+    run_group(zygote, tmp_path, 2, *words, "--folder", "two")
     one, two = summary(tmp_path, "one"), summary(tmp_path, "two")
     assert two["metrics"] == pytest.approx(one["metrics"], rel=1e-6, nan_ok=True)
     assert two["protocol"] == one["protocol"]

@@ -3,24 +3,13 @@
 import numpy as np
 import pytest
 from PIL import Image
+from segmented import refused, targets
 
 from nala_platform.data.layouts.ade20k import CLASSES
 from nala_platform.data.mask_folder import MaskFolderData
 from nala_platform.data.views import View
-from nala_platform.errors import UserError
 
 STILL = View(crop=16, scale=(1.0, 1.0), hflip=0.0)
-
-
-def refused(build, *words):
-    with pytest.raises(UserError) as caught:
-        build()
-    message = str(caught.value)
-    assert "\n" not in message and all(str(word) in message for word in words), message
-
-
-def targets(loader):
-    return {batch["name"][0]: batch["target"][0].numpy() for batch in loader}
 
 
 @pytest.fixture

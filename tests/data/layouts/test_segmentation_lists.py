@@ -3,22 +3,11 @@
 import numpy as np
 import pytest
 from PIL import Image
+from segmented import refused, targets
 
 from nala_platform.data.labels import Labels
 from nala_platform.data.mask_folder import MaskFolderData
 from nala_platform.data.views import View
-from nala_platform.errors import UserError
-
-
-def refused(build, *words):
-    with pytest.raises(UserError) as caught:
-        build()
-    message = str(caught.value)
-    assert "\n" not in message and all(str(word) in message for word in words), message
-
-
-def targets(loader):
-    return {batch["name"][0]: batch["target"][0].numpy() for batch in loader}
 
 
 def voc_mask(seed, size=(12, 15)):
