@@ -151,7 +151,8 @@ def cut_up(query: Tensor, value: Tensor, options: Options, kernels: Kernels, *, 
         least = max(least, -(-KEPT * 2 * size * (values + 1) // ((2 * size + values) * STRETCH)) * STRETCH)
     budget = CACHED if query.device.type == "cpu" else LAUNCHED
     tokens = max(query.shape[2], value.shape[2])  # few queries must not cut many keys into as short blocks
-    groups, length = cut(*query.shape[:2], tokens, width=max(size, values), budget=budget, least=least)
+    batch, heads = query.shape[:2]
+    groups, length = cut(batch, heads, tokens, width=max(size, values), budget=budget, least=least)
     if options.is_causal and length > STRETCH:
         length -= length % STRETCH
     return Call(groups, length, rotation, setting, options, kernels)
