@@ -1,11 +1,10 @@
 """One run from a parsed command line: LightningCLI, with run folders, one-line errors and a test after the fit."""
 
 import os
-import re
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from jsonargparse import Namespace
 from lightning.pytorch import Callback, Trainer
@@ -32,6 +31,7 @@ from nala_platform.failures import translated
 from nala_platform.group import Group
 from nala_platform.notices import DroppedKeys, quiet
 from nala_platform.parse_errors import explain
+from nala_platform.parser import Parser
 from nala_platform.resumption import Resumption
 from nala_platform.runs.checkpoint_file import CheckpointFile
 from nala_platform.runs.lock import RunLock
@@ -54,20 +54,6 @@ def run(words: list[str]) -> None:
     quiet()
     with translated(typed_value(words, "--ckpt_path")), RunLock() as lock:
         Experiment(words, lock)
-
-
-class Parser(LightningArgumentParser):
-    """Lets a parsing error out as an exception, instead of a usage text of several hundred lines."""
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Raise; `Experiment.parse_arguments` makes one line of it."""
-        raise UserError(message) from ex
-
-    def parse_args(self, args: Any = None, *others: Any, **options: Any) -> Any:
-        """Let ``null`` be null below a class path too: jsonargparse hands such a value on as Python writes it."""
-        if args is not None:
-            args = [f"{word[:-4]}null" if re.fullmatch(r"--[\w.]+=None", word) else word for word in args]
-        return super().parse_args(args, *others, **options)
 
 
 class Experiment(LightningCLI):

@@ -25,7 +25,7 @@ class DroppedKeys(logging.Handler):
         if message not in self._said and (found := self._TEXT.search(message)):
             self._said.add(message)
             old, new, keys = found.groups()
-            if new == "nala_platform.data.prompts.PromptData":  # the command line's own choice, not the user's
+            if new == "nala_platform.data.language.prompts.PromptData":  # the command line's own choice, not the user's
                 return
             print(f"nala: note: {new} instead of {old} drops {keys}", file=sys.stderr)
 

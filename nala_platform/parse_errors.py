@@ -16,6 +16,7 @@ import yaml
 from jsonargparse import ArgumentParser
 
 from nala_platform.errors import near
+from nala_platform.runs.moved import renamed
 
 _PARSER_KEY = re.compile(r'Parser key "([\w.]+)"')
 _NESTED = re.compile(r"Given value: NestedArg\(key='([\w.+]+)', val=(.*)\)")
@@ -64,7 +65,7 @@ def explain(message: str, words: list[str]) -> str:
     if path and wanted and value is not None:
         return f"{path}: expected {' or '.join(wanted)}, got {value}"
     if path and value is not None and "dot import path string" in message:
-        return f"{path}: no class {value}: write its whole path, such as nala_platform.data.digits.DigitsData"
+        return f"{path}: no class {value}: write its whole path, such as nala_platform.data.images.digits.DigitsData"
     return " ".join(message.split())
 
 
@@ -143,7 +144,7 @@ def _configured(path: list[str], words: list[str]) -> str | None:
     found = None
     for index, word in enumerate(words[:-1]):
         if word == "--config":
-            node: Any = yaml.safe_load(Path(words[index + 1]).read_text())
+            node: Any = yaml.safe_load(renamed(Path(words[index + 1]).read_text()))
             for part in path:
                 node = node.get(part, node.get("init_args", {}).get(part)) if isinstance(node, dict) else None
             if isinstance(node, dict):
@@ -152,7 +153,7 @@ def _configured(path: list[str], words: list[str]) -> str | None:
 
 
 def _target(class_path: str | None) -> Any:
-    module_name, _, name = (class_path or "").rpartition(".")
+    module_name, _, name = renamed(class_path or "").rpartition(".")
     if not module_name:
         return None
     try:

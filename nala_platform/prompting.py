@@ -9,7 +9,7 @@ from nala_platform import runs
 from nala_platform.arguments import Arguments, positive
 from nala_platform.errors import UserError
 
-DATA = "nala_platform.data.prompts.PromptData"
+DATA = "nala_platform.data.language.prompts.PromptData"
 # One process writes one text after another, and nothing else writes to the terminal.
 _ALONE = {"devices": "1", "num_nodes": "1", "strategy": "auto", "enable_progress_bar": "false"}
 # What the run had beside the text, such as loggers that go to a network, is not for a person who wants text.

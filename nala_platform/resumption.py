@@ -18,6 +18,7 @@ from nala_platform.errors import UserError, near
 from nala_platform.runs import changes
 from nala_platform.runs.checkpoint_file import DamagedError, check
 from nala_platform.runs.files import remove_partial
+from nala_platform.runs.moved import renamed
 
 
 class Resumption:
@@ -70,7 +71,7 @@ class Resumption:
             UserError: a change that would make this another run.
         """
         path = self.folder / runs.CONFIG
-        stored = yaml.safe_load(path.read_text())
+        stored = yaml.safe_load(renamed(path.read_text()))
         wanted = yaml.safe_load(as_text)
         for key, places in changes.appended_again(stored, wanted).items():
             *above, name = key.split(".")

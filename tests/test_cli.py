@@ -236,7 +236,7 @@ def test_own_masks_train_with_loader_workers_and_the_run_is_scored_from_anywhere
 
 
 def test_the_order_of_the_data_follows_the_run_s_seed(monkeypatch: pytest.MonkeyPatch):
-    from nala_platform.data.digits import DigitsData
+    from nala_platform.data.images.digits import DigitsData
 
     monkeypatch.setenv("PL_GLOBAL_SEED", "5")
     assert (DigitsData().seed, DigitsData(seed=3).seed) == (5, 3)

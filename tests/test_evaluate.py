@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from nala_platform import evaluate, export
-from nala_platform.data.tokens import train_bpe
+from nala_platform.data.language.tokens import train_bpe
 from nala_platform.errors import UserError
 from nala_platform.models.language import causal_lm
 from nala_platform.trained import load_network, load_tokenizer

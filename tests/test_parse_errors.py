@@ -29,7 +29,7 @@ def parse_error(*words: str) -> str:
         (["--model.optimizer.lr", "abc"], "model.optimizer.lr: expected float, got 'abc'"),
         (["--trainer.max_epochs", "two"], "trainer.max_epochs: expected int, got 'two'"),
         (["--data.batch_sise", "3"], "no key --data.batch_sise; did you mean 'batch_size'?"),
-        (["--data", "nala_platform.data.digits.Digit"], "data: cannot use 'nala_platform.data.digits.Digit'"),
+        (["--data", "nala_platform.data.images.digits.Digit"], "data: cannot use 'nala_platform.data.images.digits."),
         (["--data", "NoSuchData"], "data: no class 'NoSuchData': write its whole path"),
         (["--model.network", "Segmentr"], "model.network: no class 'Segmentr': write its whole path"),
         (["--config", "ade20k"], "--data.root must be given: there is no default"),

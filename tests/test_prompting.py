@@ -142,7 +142,7 @@ def test_other_commands_stay_as_they_are(runs: Path):
 def test_generate_is_predict_with_prompts(runs: Path):
     run = str(runs / "lm")
     words = rewritten(["generate", run, "--prompt", "a=b", "--seed", "3", "--top_k", "7"])
-    assert words[:5] == ["predict", run, "--data", "nala_platform.data.prompts.PromptData",
+    assert words[:5] == ["predict", run, "--data", "nala_platform.data.language.prompts.PromptData",
                          f"--data.tokenizer={runs / 'lm' / 'tokenizer'}"]  # fmt: skip
     assert words[-3:] == ["--data.prompt=a=b", "--model.top_k=7", "--seed_everything=3"]
     checkpoint = f"{run}/checkpoints/best.ckpt"

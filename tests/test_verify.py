@@ -64,7 +64,7 @@ def test_a_run_that_cannot_be_made_is_one_line(tmp_path: Path):
 
 FORGETFUL = '''
 import torch
-from nala_platform.data.digits import DigitsData
+from nala_platform.data.images.digits import DigitsData
 
 class Forgetful(DigitsData):
     """Shifts images by a generator of its own, which no checkpoint knows."""

@@ -19,10 +19,10 @@ from nala_platform.check.picture import Sampler, draw
 from nala_platform.check.show import show, write, write_fix_list
 from nala_platform.check.walk import walk
 from nala_platform.data.base import DataModule
+from nala_platform.data.language.tokens import Blocks
 from nala_platform.data.loader import Sample
 from nala_platform.data.order import Draw
 from nala_platform.data.problems import BadFileError, Problem, collecting
-from nala_platform.data.tokens import Blocks
 from nala_platform.errors import UserError
 
 SPLITS = ("train", "val", "test")

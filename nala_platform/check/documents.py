@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nala_platform.data.tokens import SLICE, Stream
+from nala_platform.data.language.tokens import SLICE, Stream
 
 LEAST = 32  # tokens; shorter ones are often equal by chance
 

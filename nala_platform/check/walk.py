@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from nala_platform.data.image_file import Opened, watching
+from nala_platform.data.images.image_file import Opened, watching
 from nala_platform.data.loader import Sample, outlive_signals
 from nala_platform.data.order import Draw
 from nala_platform.data.problems import BadFileError, Problem

@@ -16,6 +16,7 @@ from nala_platform.data.loader import Guarded, Loader, Sample, collate, outlive_
 from nala_platform.data.order import EvalOrder, Rest, TrainOrder
 from nala_platform.errors import UserError
 
+Part = Literal["train", "val", "test"]
 Split = Literal["train", "val", "test", "predict"]
 Mean = tuple[float, float, float]
 

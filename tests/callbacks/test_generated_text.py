@@ -8,8 +8,8 @@ import torch
 from nala_platform.tasks.language_modeling import LanguageModelingTask
 
 from nala_platform.callbacks.generated_text import GeneratedText
+from nala_platform.data.language.tokens import Prompts, train_bpe
 from nala_platform.data.order import Draw
-from nala_platform.data.tokens import Prompts, train_bpe
 from nala_platform.errors import UserError
 from nala_platform.models.language import causal_lm
 from nala_platform.optim import WarmupCosine

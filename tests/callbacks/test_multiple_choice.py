@@ -15,7 +15,7 @@ from nala_platform.tasks.language_modeling import LanguageModelingTask
 from torch import nn
 
 from nala_platform.callbacks.multiple_choice import MultipleChoice, log_probability
-from nala_platform.data.continuation import Items
+from nala_platform.data.language.continuation import Items
 from nala_platform.models.language import causal_lm
 from nala_platform.optim import WarmupCosine
 

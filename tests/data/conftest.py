@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "images"))
 
 
 def make_noise(height, width, seed=0):

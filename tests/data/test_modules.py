@@ -8,12 +8,12 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from PIL import Image
 
-from nala_platform.data.bluemarble import BlueMarbleData
-from nala_platform.data.digits import DigitsData
-from nala_platform.data.image_folder import Augment, ImageFolderData, Pixels
-from nala_platform.data.labels import Labels
-from nala_platform.data.mask_folder import MaskFolderData
-from nala_platform.data.views import View
+from nala_platform.data.images.bluemarble import BlueMarbleData
+from nala_platform.data.images.digits import DigitsData
+from nala_platform.data.images.image_folder import Augment, ImageFolderData, Pixels
+from nala_platform.data.images.labels import Labels
+from nala_platform.data.images.mask_folder import MaskFolderData
+from nala_platform.data.images.views import View
 from nala_platform.errors import UserError
 
 EMBEDDED = {"digits": DigitsData, "bluemarble": BlueMarbleData}

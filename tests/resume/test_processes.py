@@ -24,10 +24,10 @@ SMALL = (
 MINE = """
 import hashlib
 from lightning.pytorch import Callback
-from nala_platform.data.bluemarble import BlueMarbleData
-from nala_platform.data.digits import DigitsData
-from nala_platform.data.photos import PhotosData
-from nala_platform.data.pydocs import PydocsData
+from nala_platform.data.images.bluemarble import BlueMarbleData
+from nala_platform.data.images.digits import DigitsData
+from nala_platform.data.images.photos import PhotosData
+from nala_platform.data.language.pydocs import PydocsData
 
 class Samples(Callback):
     '''Writes epoch, batch and what each sample of it is, to the bit.'''

@@ -12,8 +12,8 @@ import torch
 from nala_platform.tasks.language_modeling import LanguageModelingTask
 from torch.utils.data import default_collate
 
+from nala_platform.data.language.tokens import Blocks, Stream, train_bpe
 from nala_platform.data.order import Draw
-from nala_platform.data.tokens import Blocks, Stream, train_bpe
 from nala_platform.metrics import LanguageScores
 from nala_platform.models.language import causal_lm
 from nala_platform.optim import WarmupCosine

@@ -13,8 +13,8 @@ from nala_platform.tasks.tiles import OVERLAP, upscale_tiled, windows
 from PIL import Image
 from torch import Tensor, nn
 
-from nala_platform.data.pair_folder import Folders, PairFolderData
-from nala_platform.data.pairs import Patch
+from nala_platform.data.images.pair_folder import Folders, PairFolderData
+from nala_platform.data.images.pairs import Patch
 from nala_platform.errors import UserError
 from nala_platform.optim import WarmupCosine
 from nala_platform.similarity import SuperResolutionScores

@@ -1,0 +1,1 @@
+"""How text and ready tokens lie on disk: from a folder to the files of each part."""
