@@ -58,8 +58,8 @@ class Zygote:
 def _serve() -> None:
     for name in ("experiment", "models.vision", "models.segmenter", "models.upscaler", "models.language"):
         importlib.import_module(f"nala_platform.{name}")
-    for name in ("data.digits", "data.bluemarble", "data.photos", "data.pydocs"):
-        importlib.import_module(f"nala_platform.{name}")
+    for name in ("images.digits", "images.bluemarble", "images.photos", "language.pydocs"):
+        importlib.import_module(f"nala_platform.data.{name}")
     for name in ("classification", "segmentation", "super_resolution", "language_modeling"):
         importlib.import_module(f"nala_platform.tasks.{name}")
     print("ready", flush=True)
