@@ -20,9 +20,10 @@ PICTURES = ("jpg", "jpeg", "png", "webp")
 LABEL = "cls"
 LARGE = 1 << 30  # bytes of shards together, from which on their index is kept
 _FILE = "index.npz"
+REPORTED = 2  # raised when more is: an index that was kept before knew nothing of it
 
 Member = tuple[str, int, int, int]  # name, offset, size, label of a picture
-Pair = tuple[tarfile.TarInfo, tarfile.TarInfo]  # a picture and its label
+Labelled = tuple[tarfile.TarInfo, tarfile.TarInfo]  # a picture and its label
 
 
 class Index(NamedTuple):
@@ -66,7 +67,7 @@ def index_of(paths: Sequence[Path], excluded: Excluded) -> Index:
         facts = [
             [str(path.absolute()), state.st_size, state.st_mtime_ns] for path, state in zip(paths, states, strict=True)
         ]
-        index, problems = _kept(paths, default_folder() / f"shards-{key(shards=facts)}")
+        index, problems = _kept(paths, default_folder() / f"shards-{key(shards=facts, reported=REPORTED)}")
     report([problem for problem in problems if problem.path not in excluded])
     return index
 
@@ -118,10 +119,11 @@ def _surveyed(paths: Sequence[Path]) -> tuple[Index, list[Problem]]:
     return index, problems
 
 
-def _pairs(path: Path) -> tuple[list[Pair], list[Problem]]:
-    """The pictures of a shard with their labels."""
+def _pairs(path: Path) -> tuple[list[Labelled], list[Problem]]:
+    """The pictures of a shard with their labels; of two of one sample the first."""
     pictures: dict[str, tarfile.TarInfo] = {}
     labels: dict[str, tarfile.TarInfo] = {}
+    kinds = {**dict.fromkeys(PICTURES, pictures), LABEL: labels}
     problems = []
     try:
         # not transparently: a packed archive has no offsets to read at
@@ -129,10 +131,13 @@ def _pairs(path: Path) -> tuple[list[Pair], list[Problem]]:
             for info in archive:
                 folder, _, name = info.name.rpartition("/")
                 stem, _, suffix = name.partition(".")
-                if info.isfile() and stem and suffix.lower() in PICTURES:
-                    pictures[f"{folder}/{stem}"] = info
-                elif info.isfile() and stem and suffix.lower() == LABEL:
-                    labels[f"{folder}/{stem}"] = info
+                kind = kinds.get(suffix.lower())
+                if not info.isfile() or not stem or kind is None:
+                    continue
+                first = kind.setdefault(f"{folder}/{stem}", info)
+                if first is not info:
+                    text = f"the sample has {Path(first.name).name} already: write the shard again with one of them"
+                    problems.append(Problem("duplicate", path / info.name, text))
     except (tarfile.TarError, OSError, EOFError) as error:
         text = f"cannot be read as a plain tar archive ({error}): unpack it if it is compressed, else copy it again"
         problems.append(Problem("unreadable", path, text))
@@ -144,7 +149,7 @@ def _pairs(path: Path) -> tuple[list[Pair], list[Problem]]:
     return [(pictures[stem], labels[stem]) for stem in pictures if stem in labels], problems
 
 
-def _members(path: Path, pairs: list[Pair]) -> tuple[list[Member], list[Problem]]:
+def _members(path: Path, pairs: list[Labelled]) -> tuple[list[Member], list[Problem]]:
     found, problems = [], []
     with path.open("rb") as file:
         for picture, label in pairs:

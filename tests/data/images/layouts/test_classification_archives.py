@@ -222,6 +222,23 @@ def test_what_is_wrong_with_a_shard_is_named(shard_tree):
     assert len(data_of(shard_tree, "webdataset", exclude=str(shard_tree / "list.txt")).listing.parts["val"]) == 2
 
 
+@pytest.mark.parametrize("second", ["v1.jpg", "v1.png", "v1.cls"])
+def test_a_sample_that_has_a_file_twice_is_a_problem(shard_tree, second):
+    """Which of the two is meant, no one can tell; the first stays, and the other samples are as they were."""
+    path, files = (
+        shard_tree / "imagenet1k-validation-00.tar",
+        [part for i in range(3) for part in sample(f"v{i}", i, i)],
+    )
+    write_shard(path, [*files, (second, b"0" if second.endswith("cls") else png(9))])
+    with pytest.raises(UserError, match=rf"validation-00\.tar/{second}: the sample has v1\.(jpg|cls) already"):
+        data_of(shard_tree, "webdataset")
+    with collecting() as problems:
+        found = data_of(shard_tree, "webdataset").whole("val")
+    assert [(problem.kind, problem.path) for problem in problems] == [("duplicate", path / second)]
+    assert [found[Draw(i, 0)]["target"] for i in range(3)] == [0, 1, 2]
+    assert (found[Draw(1, 0)]["image"].permute(1, 2, 0).numpy() == pixels_of(png(1, form="JPEG"))).all()
+
+
 def test_the_index_of_large_shards_is_kept_until_they_change(shard_tree, tmp_path_factory, monkeypatch, capsys):
     cache = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
