@@ -10,14 +10,15 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from nala_platform.data.base import DataModule, Split
+from nala_platform.data.files import check_folder
 from nala_platform.data.images.image_views import Augment, Pixels, Transform, eval_transform, train_transform
 from nala_platform.data.images.layouts.classification import LAYOUTS
-from nala_platform.data.images.layouts.listing import Part, not_empty, with_validation
+from nala_platform.data.images.layouts.listing import LabelledPart, not_empty, with_validation
 from nala_platform.data.images.pictures import PictureItems, as_bytes
 from nala_platform.data.loader import Sample
 from nala_platform.data.order import Draw, sample_seed, seeded
 from nala_platform.data.problems import Excluded
-from nala_platform.errors import UserError, look_up
+from nala_platform.errors import look_up
 
 __all__ = ["Augment", "ImageFolderData", "PartItems", "Pixels"]
 
@@ -71,8 +72,7 @@ class ImageFolderData(DataModule):
         excluded = Excluded(exclude, self.root)
         self.excluded = len(excluded.paths)
         find = look_up(LAYOUTS, layout, option="data.layout")
-        if not self.root.is_dir():
-            raise UserError(f"data.root: folder {self.root} does not exist")
+        check_folder(self.root)
         self.listing = with_validation(find(self.root, excluded))
         not_empty(self.listing.parts, self.root)
         self.class_names = self.listing.class_names
@@ -120,7 +120,7 @@ class ImageFolderData(DataModule):
         commonest = np.bincount(self._part("train").label_N).argmax()
         return {"majority class": {"top1": float((self._part("test").label_N == commonest).mean())}}
 
-    def _part(self, split: str) -> Part:
+    def _part(self, split: str) -> LabelledPart:
         parts = self.listing.parts
         return parts["val" if split == "test" and "test" not in parts else split]
 
@@ -132,7 +132,7 @@ class PartItems(Dataset[Sample]):
     """
 
     def __init__(
-        self, part: Part, root: Path, transform: Transform, *, seed: int | None = None, labelled: bool = True
+        self, part: LabelledPart, root: Path, transform: Transform, *, seed: int | None = None, labelled: bool = True
     ) -> None:
         self.part, self.root, self.transform, self.seed, self.labelled = part, root, transform, seed, labelled
 

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from nala_platform.data.base import DataModule, Split
 from nala_platform.data.images.image_file import read_image, read_indices
 from nala_platform.data.images.labels import FOREGROUND_255, Labels, foreground_at_255
-from nala_platform.data.images.layouts.masks import Pair
+from nala_platform.data.images.layouts.masks import MaskedImage
 from nala_platform.data.images.layouts.segmentation import LAYOUTS
 from nala_platform.data.images.pictures import PictureItems, normalised, pictures_under
 from nala_platform.data.images.views import Normalisation, View, random_view
@@ -87,13 +87,13 @@ class MaskFolderData(DataModule):
         if split == "predict":
             return Unmasked(self.pairs.get("test", pairs), self._whole)
         view = self.augment if split == "train" else None
-        return PairItems(pairs, self._reader(), self._fill(), seed=self.seed, view=view)
+        return MaskedImageItems(pairs, self._reader(), self._fill(), seed=self.seed, view=view)
 
     def whole(self, split: Split) -> Dataset[Sample]:
         """See `DataModule.whole`."""
         if split != "train":
             return self.items(split)
-        return PairItems(self.pairs["train"], self._reader(), self._fill(), seed=self.seed, view=None)
+        return MaskedImageItems(self.pairs["train"], self._reader(), self._fill(), seed=self.seed, view=None)
 
     def protocol(self) -> dict[str, Any]:
         """See `DataModule.protocol`."""
@@ -115,8 +115,8 @@ class MaskFolderData(DataModule):
         """None: they would need a pass over all masks."""
         return {}
 
-    def _reader(self) -> "PairReader":
-        return PairReader(self.labels, refuse_255=not self.void_is_255 and self.num_classes == 2)
+    def _reader(self) -> "MaskedImageReader":
+        return MaskedImageReader(self.labels, refuse_255=not self.void_is_255 and self.num_classes == 2)
 
     def _fill(self) -> Normalisation:
         return Normalisation(self.mean, self.std, self.ignore_index)
@@ -125,7 +125,7 @@ class MaskFolderData(DataModule):
         return normalised(np.asarray(image), self.mean, self.std)
 
 
-class PairReader:
+class MaskedImageReader:
     """Reads an image and its labels and checks that they fit.
 
     Args:
@@ -136,7 +136,7 @@ class PairReader:
     def __init__(self, labels: Labels, refuse_255: bool) -> None:
         self.labels, self.refuse_255 = labels, refuse_255
 
-    def read(self, pair: Pair) -> tuple[Image.Image, np.ndarray]:
+    def read(self, pair: MaskedImage) -> tuple[Image.Image, np.ndarray]:
         """The picture, RGB, and its labels ``(H, W)`` int64.
 
         Raises:
@@ -155,11 +155,11 @@ class PairReader:
         return image, self.labels.trained(stored_HW, str(pair.mask))
 
 
-class PairItems(Dataset[Sample]):
+class MaskedImageItems(Dataset[Sample]):
     """Images with masks: random views as (seed, epoch, index) say, or, without a ``view``, whole."""
 
     def __init__(
-        self, pairs: list[Pair], reader: PairReader, fill: Normalisation, *, seed: int, view: View | None
+        self, pairs: list[MaskedImage], reader: MaskedImageReader, fill: Normalisation, *, seed: int, view: View | None
     ) -> None:
         self.pairs, self.reader, self.fill, self.seed, self.view = pairs, reader, fill, seed, view
 
@@ -179,7 +179,7 @@ class PairItems(Dataset[Sample]):
 class Unmasked(Dataset[Sample]):
     """The images alone of a split: ``image`` and ``name``."""
 
-    def __init__(self, pairs: list[Pair], transform: Callable[[Image.Image], Tensor]) -> None:
+    def __init__(self, pairs: list[MaskedImage], transform: Callable[[Image.Image], Tensor]) -> None:
         self.pairs, self.transform = pairs, transform
 
     def __len__(self) -> int:
@@ -199,7 +199,7 @@ def _told(labels: Labels | None, layout: str) -> Labels:
     return labels
 
 
-def _survey(pairs: dict[str, list[Pair]], labels: Labels, *, refuse_255: bool) -> bool:
+def _survey(pairs: dict[str, list[MaskedImage]], labels: Labels, *, refuse_255: bool) -> bool:
     """Check some masks of each split; whether 255 stands beside a class other than 0 in one, so surely means "ignored".
 
     Raises:

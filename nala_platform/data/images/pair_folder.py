@@ -12,9 +12,10 @@ from typing import Any, Literal
 from torch.utils.data import Dataset
 
 from nala_platform.data.base import DataModule, Mean, Split
+from nala_platform.data.files import check_folder
 from nala_platform.data.images.image_file import read_image
 from nala_platform.data.images.layouts.super_resolution import LAYOUTS, USUAL, find_test_sets
-from nala_platform.data.images.layouts.super_resolution_pairs import Files, Source, fault, pair_up, survey
+from nala_platform.data.images.layouts.super_resolution_pairs import PairFiles, PairSource, fault, pair_up, survey
 from nala_platform.data.images.pairs import MEAN, STD, Pair, Patch, Views, cropped
 from nala_platform.data.images.upscale_baselines import bicubic_baseline
 from nala_platform.data.loader import Sample
@@ -51,13 +52,13 @@ class Folders:
     test_sets: str | dict[str, str] = field(default_factory=dict)
     baseline: Literal["none", "bicubic"] = "none"
 
-    def sources(self) -> dict[str, list[Source]]:
+    def sources(self) -> dict[str, list[PairSource]]:
         """Those of the splits that are given here."""
-        given: dict[str, list[Source]] = {}
+        given: dict[str, list[PairSource]] = {}
         for split in SPLITS:
             large, small = self._folder(f"{split}_hr"), self._folder(f"{split}_lr")
             if large is not None:
-                given[split] = [Source(large, small)]
+                given[split] = [PairSource(large, small)]
             elif small is not None:
                 raise UserError(f"data.folders.{split}_lr is {small}, but there is no {split}_hr: give both or neither")
         if "test" in given and self.test_sets:
@@ -68,8 +69,7 @@ class Folders:
         if getattr(self, key) is None:
             return None
         folder = Path(getattr(self, key)).expanduser().absolute()
-        if not folder.is_dir():
-            raise UserError(f"data.folders.{key}: folder {folder} does not exist")
+        check_folder(folder, f"data.folders.{key}")
         return folder
 
 
@@ -114,8 +114,8 @@ class PairFolderData(DataModule):
         home = None if root is None else Path(root).expanduser().absolute()
         self.root, self.folders, self.scale, self.patch = home, folders, scale, patch
         self.crop = (scale * patch.size, scale * patch.size)
-        if home is not None and not home.is_dir():
-            raise UserError(f"data.root: folder {home} does not exist")
+        if home is not None:
+            check_folder(home)
         layout = look_up(LAYOUTS, folders.layout, option="data.folders.layout")
         self.sources = layout(home, scale) | folders.sources()
         for split in ("train", "val"):
@@ -132,7 +132,7 @@ class PairFolderData(DataModule):
         self.excluded = Excluded(exclude, home or Path())
         self.files, self.deep = self._list()
 
-    def _list(self) -> tuple[dict[str, list[Files]], dict[str, dict[str, int]]]:
+    def _list(self) -> tuple[dict[str, list[PairFiles]], dict[str, dict[str, int]]]:
         files, deep = {}, {}
         for split, sources in self.sources.items():
             pairs = [pair_up(source, self.scale, self.excluded) for source in sources]
@@ -156,9 +156,9 @@ class PairFolderData(DataModule):
         reader = self._reader(split)
         return self.views.whole(reader, len(reader.files))
 
-    def _reader(self, split: Split) -> "Reader":
+    def _reader(self, split: Split) -> "PairReader":
         name = split if split in ("train", "val") else self._test()
-        return Reader(name, self.files[name], self.scale, self._least(name))
+        return PairReader(name, self.files[name], self.scale, self._least(name))
 
     def _least(self, split: str) -> int:
         return self.scale * self.patch.size if split == "train" else 2 * self.scale + WINDOW
@@ -209,10 +209,10 @@ class PairFolderData(DataModule):
         return "test" if self.has_test else "val"
 
 
-class Reader:
+class PairReader:
     """Reads the i-th pair; the sizes are checked once more, against what the files hold."""
 
-    def __init__(self, split: str, files: list[Files], scale: int, least: int) -> None:
+    def __init__(self, split: str, files: list[PairFiles], scale: int, least: int) -> None:
         self.split, self.files, self.scale, self.least = split, files, scale, least
 
     def __call__(self, index: int) -> Pair:
@@ -230,5 +230,5 @@ class Reader:
         return Pair(files.name, cropped(large, self.scale), small, files.part)
 
 
-def _origin(source: Source) -> str:
+def _origin(source: PairSource) -> str:
     return MADE if source.small is None else "read from files"

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from nala_platform.data.files import files_under
+from nala_platform.data.files import check_folder, files_under
 from nala_platform.data.images.image_file import read_image
 from nala_platform.data.loader import Sample
 from nala_platform.data.order import Draw
@@ -61,8 +61,7 @@ def split_folder(root: Path, name: str) -> Path:
     Raises:
         UserError: it does not exist; the message says what is there instead.
     """
-    if not root.is_dir():
-        raise UserError(f"data.root: folder {root} does not exist")
+    check_folder(root)
     if not (root / name).is_dir():
         there = ", ".join(sorted(path.name for path in root.iterdir() if path.is_dir())[:8]) or "no folders"
         raise UserError(f"data.root: {root} has no folder {name} (there: {there})")

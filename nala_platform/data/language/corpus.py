@@ -45,7 +45,7 @@ class Texts(NamedTuple):
     words: bool = False
 
 
-Layout = Callable[[Path, Excluded], Texts]
+TextLayout = Callable[[Path, Excluded], Texts]
 
 
 class Place(NamedTuple):

@@ -1,17 +1,16 @@
 """Python's own documentation: the embedded data of the task ``lm``."""
 
 import hashlib
-import math
 from functools import cache
 from typing import Any
 
-import numpy as np
 from torch.utils.data import Dataset
 
 from nala_platform.data.base import DataModule, Part, Split
 from nala_platform.data.language import continuation
+from nala_platform.data.language.baselines import language_baselines
 from nala_platform.data.language.tokenizer import identity
-from nala_platform.data.language.tokens import Blocks, Prompts, Stream, checked_stride, train_bpe
+from nala_platform.data.language.tokens import Cut, Stream, train_bpe
 from nala_platform.data.loader import Sample
 
 CHUNK = 4096
@@ -81,16 +80,13 @@ class PydocsData(DataModule):
             num_workers=num_workers,
             seed=seed,
         )
-        self.context, self.stride, self.prompt = context, checked_stride(context, stride, "data.stride"), prompt
+        self.cut, self.prompt = Cut(context, stride, "data.stride"), prompt
         self.tokenizer = _tokenizer(vocab_size)
         self.vocab_size = len(self.tokenizer)
 
     def items(self, split: Split) -> Dataset[Sample]:
         """See `DataModule.items`."""
-        if split == "predict":
-            return Prompts([self.prompt], self.tokenizer)
-        stride = self.context if split == "train" else self.stride
-        return Blocks(_stream(split, self.vocab_size), context=self.context, stride=stride)
+        return self.cut.items(split, self._stream, self.tokenizer, self.prompt)
 
     def protocol(self) -> dict[str, Any]:
         """See `DataModule.protocol`."""
@@ -101,40 +97,26 @@ class PydocsData(DataModule):
             "split": f"chunks of {CHUNK} characters: i % 10 = 9 test, 8 validation",
             # topics quote one another at length, so a part of what is scored can be known by heart
             "seen_in_training": {
-                f"{part}, spans of {SPAN} tokens": round(
-                    seen(_stream(part, self.vocab_size), _stream("train", self.vocab_size)), 3
-                )
+                f"{part}, spans of {SPAN} tokens": round(seen(self._stream(part), self._stream("train")), 3)
                 for part in ("val", "test")
             },
-            "tokens": {part: len(_stream(part, self.vocab_size).token_S) - 1 for part in pydocs()},
+            "tokens": {part: len(self._stream(part).token_S) - 1 for part in pydocs()},
             "tokenizer": f"byte-level BPE of {self.vocab_size} tokens, trained on the training part",
             "tokenizer sha256": identity(self.tokenizer),
-            "context": self.context,
-            "stride": self.stride,
+            **self.cut.protocol(),
             "continuation4": continuation.PROTOCOL,
         }
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """See `DataModule.baselines`."""
-        train, test = _stream("train", self.vocab_size), _stream("test", self.vocab_size)
-        chance = {f"continuation4_{score}": 1 / continuation.CHOICES for score in ("pmi", "norm")}
-        return {"unigram": unigram(train, test, self.vocab_size), "chance": chance}
+        return language_baselines(self._stream("train"), self._stream("test"), self.vocab_size)
 
     def continuations(self) -> continuation.Items | None:
         """Multiple choice from the test part."""
-        return continuation.continuation4(_stream("test", self.vocab_size), self.tokenizer.eos_token_id)
+        return continuation.continuation4(self._stream("test"), self.tokenizer.eos_token_id)
 
-
-def unigram(train: Stream, test: Stream, vocab_size: int) -> dict[str, float]:
-    """Perplexity and bits per byte of the test stream under training frequencies, each token counted once more.
-
-    Bits per byte are left out where the bytes of the tokens are not known.
-    """
-    count = train.occurrences(vocab_size) + 1.0
-    seen = test.occurrences(vocab_size)
-    nats = float(-np.log(count / count.sum()) @ seen)
-    found, width = {"perplexity": math.exp(nats / seen.sum())}, test.width()
-    return found | {"bits_per_byte": nats / math.log(2) / width} if width else found
+    def _stream(self, part: Part) -> Stream:
+        return _stream(part, self.vocab_size)
 
 
 def seen(stream: Stream, train: Stream) -> float:

@@ -13,7 +13,7 @@ from nala_platform.data.language.tokens import Stream
 from nala_platform.data.problems import BadFileError, Problem
 
 
-class Shards:
+class JoinedFiles:
     """A sequence of ids over several files: it has a length, and slices are read.
 
     Args:
@@ -42,7 +42,7 @@ class Shards:
         return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, self._files[0].kind), *parts])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Shards, (self._files, self._vocab_size)  # files are opened again
+        return JoinedFiles, (self._files, self._vocab_size)  # files are opened again
 
     def _read(self, index: int, first: int, last: int) -> np.ndarray:
         file = self._files[index]
@@ -61,9 +61,9 @@ class Shards:
 
 
 class Widths:
-    """The bytes of each token of `Shards`, by a table; none, for all, where there is no table."""
+    """The bytes of each token of `JoinedFiles`, by a table; none, for all, where there is no table."""
 
-    def __init__(self, tokens: Shards, width_V: np.ndarray | None) -> None:
+    def __init__(self, tokens: JoinedFiles, width_V: np.ndarray | None) -> None:
         self._tokens, self._width_V = tokens, width_V
 
     def __len__(self) -> int:
@@ -85,5 +85,5 @@ class ReadyStream(Stream):
 
     def __init__(self, files: list[TokenFile], vocab_size: int, width_V: np.ndarray | None) -> None:
         # no arrays, but what is asked of a stream's: a length and slices
-        self.token_S = cast(np.ndarray, Shards(files, vocab_size))
-        self.bytes_S = cast(np.ndarray, Widths(cast(Shards, self.token_S), width_V))
+        self.token_S = cast(np.ndarray, JoinedFiles(files, vocab_size))
+        self.bytes_S = cast(np.ndarray, Widths(cast(JoinedFiles, self.token_S), width_V))

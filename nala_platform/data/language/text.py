@@ -6,25 +6,23 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from nala_platform.data.base import DataModule, Split
+from nala_platform.data.base import DataModule, Part, Split
 from nala_platform.data.cache import default_folder
 from nala_platform.data.content import tell_change
 from nala_platform.data.language import continuation
+from nala_platform.data.language.baselines import language_baselines
 from nala_platform.data.language.corpus import Corpus, Texts
 from nala_platform.data.language.layouts.text import LAYOUTS
-from nala_platform.data.language.pydocs import unigram
-from nala_platform.data.language.token_store import Head, TokenStore
+from nala_platform.data.language.token_store import HEAD, Head, TokenStore
 from nala_platform.data.language.tokenizer import BPE_SIZE, BPE_TEXT, identity, make_tokenizer
-from nala_platform.data.language.tokens import Blocks, Prompts, Stream, checked_stride
+from nala_platform.data.language.tokens import Cut, Stream
 from nala_platform.data.loader import Sample
 from nala_platform.data.problems import Excluded
 from nala_platform.errors import UserError, look_up
 
-HEAD = 1 << 22  # tokens of the test part that items of multiple choice are taken from
-
 
 @dataclass(frozen=True)
-class Source:
+class TextSource:
     """What is read of the files, where its tokens are kept, and how blocks are taken from them.
 
     Attributes:
@@ -83,13 +81,13 @@ class TextData(DataModule):
         vocab_size: int | None = None,
         context: int = 256,
         batch_size: int = 8,
-        source: Source = Source(),
+        source: TextSource = TextSource(),
         exclude: str | None = None,
     ) -> None:
         super().__init__(
             batch_size=batch_size, eval_batch_size=batch_size, predict_batch_size=1, num_workers=0, seed=source.seed
         )
-        self.context, self.stride = context, checked_stride(context, source.stride)
+        self.cut = Cut(context, source.stride)
         _check(source)
         self.layout, self.tokenizer_name = layout, tokenizer
         self.cache = default_folder() if source.cache_dir is None else Path(source.cache_dir).expanduser()
@@ -112,10 +110,7 @@ class TextData(DataModule):
 
     def items(self, split: Split) -> Dataset[Sample]:
         """See `DataModule.items`; without a prompt, documents are begun."""
-        if split == "predict":
-            return Prompts([""], self.tokenizer)
-        stride = self.context if split == "train" else self.stride
-        return Blocks(self.store.stream(self._part(split)), context=self.context, stride=stride)
+        return self.cut.items(split, self._stream, self.tokenizer)
 
     def bytes_per_word(self, split: str) -> float | None:
         """Of the whole of a split, where the field counts perplexity by words; an end of a line is a word there."""
@@ -145,29 +140,26 @@ class TextData(DataModule):
             if self.tokenizer_name == "bpe"
             else f"{self.tokenizer_name}, {len(self.tokenizer)} tokens",
             "tokenizer sha256": identity(self.tokenizer),
-            "context": self.context,
-            "stride": self.stride,
+            **self.cut.protocol(),
             "continuation4": f"{continuation.PROTOCOL}; from the first {HEAD} tokens",
         }
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """Unigram frequencies of the training part, and chance."""
-        found = unigram(self.store.stream("train"), self._tested(), len(self.tokenizer))
-        chance = {f"continuation4_{score}": 1 / continuation.CHOICES for score in ("pmi", "norm")}
-        return {"unigram": found, "chance": chance}
+        """See `language_baselines`."""
+        return language_baselines(self._stream("train"), self._stream("test"), len(self.tokenizer))
 
     def continuations(self) -> continuation.Items | None:
         """Multiple choice from the test part."""
-        return continuation.continuation4(Head(self._tested(), HEAD), self.tokenizer.eos_token_id)
+        return continuation.continuation4(Head(self._stream("test"), HEAD), self.tokenizer.eos_token_id)
 
-    def _tested(self) -> Stream:
-        return self.store.stream(self._part("test"))
+    def _stream(self, part: Part) -> Stream:
+        return self.store.stream(self._part(part))
 
-    def _part(self, split: Any) -> Any:
+    def _part(self, split: Any) -> Part:
         return "val" if split == "test" and not self.corpus.has_test else split
 
 
-def _check(source: Source) -> None:
+def _check(source: TextSource) -> None:
     if source.bad_rows < 0:
         raise UserError(f"data.source.bad_rows is {source.bad_rows}: it must be 0 or more")
     if source.hold_out is not None and not 0 < source.hold_out < 0.5:

@@ -14,24 +14,23 @@ from torch.utils.data import Dataset
 from nala_platform.data.base import DataModule, Part, Split
 from nala_platform.data.cache import digest, key
 from nala_platform.data.content import tell_change
+from nala_platform.data.files import check_folder
 from nala_platform.data.language import continuation
+from nala_platform.data.language.baselines import language_baselines
 from nala_platform.data.language.corpus import BLOCK, BLOCKS, SMALL
 from nala_platform.data.language.layouts.tokens import LAYOUTS, Ready, Vocabulary
-from nala_platform.data.language.pydocs import unigram
 from nala_platform.data.language.ready_stream import ReadyStream
 from nala_platform.data.language.token_ids import byte_widths, ids_tokenizer
-from nala_platform.data.language.token_store import Head
+from nala_platform.data.language.token_store import HEAD, Head
 from nala_platform.data.language.tokenizer import identity, load_tokenizer
-from nala_platform.data.language.tokens import Blocks, Prompts, checked_stride
+from nala_platform.data.language.tokens import Cut
 from nala_platform.data.loader import Sample
 from nala_platform.data.problems import Excluded
 from nala_platform.errors import UserError, look_up
 
-HEAD = 1 << 22  # tokens of the test part that items of multiple choice are taken from
-
 
 @dataclass(frozen=True)
-class Taken:
+class TokenSource:
     """How blocks are taken from the tokens.
 
     Attributes:
@@ -79,15 +78,16 @@ class TokenFileData(DataModule):
         vocab_size: int | None = None,
         context: int = 1024,
         batch_size: int = 8,
-        source: Taken = Taken(),
+        source: TokenSource = TokenSource(),
         exclude: str | None = None,
     ) -> None:
         super().__init__(
             batch_size=batch_size, eval_batch_size=batch_size, predict_batch_size=1, num_workers=0, seed=source.seed
         )
-        self.context, self.stride = context, checked_stride(context, source.stride)
+        self.cut = Cut(context, source.stride)
         self.root, self.layout, self.tokenizer_name = Path(root).expanduser(), layout, tokenizer
         find = look_up(LAYOUTS, layout, option="data.layout")
+        check_folder(self.root)
         self.ready: Ready = find(self.root, Excluded(exclude, self.root))
         named = None if tokenizer is None else load_tokenizer(tokenizer, eos="optional")
         self.vocabulary = _meant(self.ready.vocabulary, vocab_size, named)
@@ -98,10 +98,7 @@ class TokenFileData(DataModule):
 
     def items(self, split: Split) -> Dataset[Sample]:
         """See `DataModule.items`; without a prompt, documents are begun."""
-        if split == "predict":
-            return Prompts([""], self.tokenizer)
-        stride = self.context if split == "train" else self.stride
-        return Blocks(self._stream(split), context=self.context, stride=stride)
+        return self.cut.items(split, self._stream, self.tokenizer)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps: the name of the tokens' content."""
@@ -134,23 +131,20 @@ class TokenFileData(DataModule):
             "tokenizer": "none: ids" if self.tokenizer_name is None else self.tokenizer_name,
             "tokenizer sha256": None if self.tokenizer_name is None else identity(self.tokenizer),
             "eos": self.eos,
-            "context": self.context,
-            "stride": self.stride,
+            **self.cut.protocol(),
             "continuation4": f"{continuation.PROTOCOL}; from the first {HEAD} tokens",
         }
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """Unigram frequencies of the training part, and chance."""
-        found = unigram(self._stream("train"), self._stream("test"), self.vocab_size)
-        chance = {f"continuation4_{score}": 1 / continuation.CHOICES for score in ("pmi", "norm")}
-        return {"unigram": found, "chance": chance}
+        """See `language_baselines`."""
+        return language_baselines(self._stream("train"), self._stream("test"), self.vocab_size)
 
     def continuations(self) -> continuation.Items | None:
         """Multiple choice from the test part, where documents have an end."""
         return None if self.eos is None else continuation.continuation4(Head(self._stream("test"), HEAD), self.eos)
 
-    def _stream(self, split: Any) -> ReadyStream:
-        part: Part = "val" if split == "test" and not self.ready.files["test"] else split
+    def _stream(self, part: Part) -> ReadyStream:
+        part = "val" if part == "test" and not self.ready.files["test"] else part
         return ReadyStream(self.ready.files[part], self.vocab_size, self.width_V)
 
     def _counts(self, part: Part) -> np.ndarray:

@@ -26,6 +26,7 @@ from nala_platform.errors import UserError
 
 BATCH = 64  # pieces that are encoded together; their tokens are objects of some 100 bytes for a moment
 EVERY = 128  # batches between two notes of the journal
+HEAD = 1 << 22  # tokens of the test part that items of multiple choice are taken from
 
 
 class MappedStream(Stream):

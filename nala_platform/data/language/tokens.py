@@ -3,7 +3,7 @@
 Shapes: S tokens of a stream, T tokens of a block.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
+from nala_platform.data.base import Part, Split
 from nala_platform.data.language.token_ids import byte_widths
 from nala_platform.data.loader import Sample
 from nala_platform.data.order import Draw
@@ -126,7 +127,7 @@ def _byte_ends(document: str, ends: list[int]) -> np.ndarray:
     return found
 
 
-def checked_stride(context: int, stride: int | None, key: str = "data.source.stride") -> int:
+def checked_stride(context: int, stride: int | None, key: str) -> int:
     """The stride of evaluation: as given, or the context.
 
     Args:
@@ -200,3 +201,31 @@ class Prompts(Dataset[Sample]):
         if eos is None:
             return {"tokens": torch.tensor(found or [0]), "name": prompt}
         return {"tokens": torch.tensor(found or [eos]), "eos": eos, "name": prompt}
+
+
+class Cut:
+    """How a module cuts its streams: blocks that do not overlap to train on, blocks at a stride to score.
+
+    Args:
+        context: tokens of a block, ``data.context``.
+        stride: tokens that each block of validation and test adds; ``None``: the context.
+        key: where the stride stands, for the message.
+
+    Raises:
+        UserError: one of them is out of range.
+    """
+
+    def __init__(self, context: int, stride: int | None, key: str = "data.source.stride") -> None:
+        self.context, self.stride = context, checked_stride(context, stride, key)
+
+    def items(
+        self, split: Split, stream: Callable[[Part], Stream], tokenizer: Any, prompt: str = ""
+    ) -> Dataset[Sample]:
+        """What a split's loader reads, of the stream that ``stream`` gives; ``predict`` goes on with the prompt."""
+        if split == "predict":
+            return Prompts([prompt], tokenizer)
+        return Blocks(stream(split), context=self.context, stride=self.context if split == "train" else self.stride)
+
+    def protocol(self) -> dict[str, Any]:
+        """The lines that say how much of the text before it a token is predicted from."""
+        return {"context": self.context, "stride": self.stride}

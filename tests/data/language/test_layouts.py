@@ -14,8 +14,8 @@ import zstandard
 
 from nala_platform.data.language.layouts.text import LAYOUTS
 from nala_platform.data.language.layouts.wikitext import articles
-from nala_platform.data.language.text import Source, TextData
-from nala_platform.data.language.token_files import Taken, TokenFileData
+from nala_platform.data.language.text import TextData, TextSource
+from nala_platform.data.language.token_files import TokenFileData, TokenSource
 from nala_platform.data.language.tokens import train_bpe
 from nala_platform.data.order import Draw
 from nala_platform.data.problems import Excluded, collecting
@@ -53,7 +53,7 @@ def wiki_parquet(root: Path) -> Path:
 
 def data(root: Path, layout: str, **options) -> TextData:
     own = {name: options.pop(name) for name in ("hold_out", "bad_rows") if name in options}
-    source = Source(cache_dir=str(root.parent / "cache"), **own)
+    source = TextSource(cache_dir=str(root.parent / "cache"), **own)
     return TextData(str(root), layout=layout, source=source, **{"tokenizer": "bytes", "context": 16} | options)
 
 
@@ -235,7 +235,7 @@ def predicted(module: TokenFileData, part: str) -> list[int]:
 @pytest.mark.parametrize("stride", [None, 5])
 def test_nanogpt_s_tokens_are_predicted_once_each(tmp_path: Path, stride: int | None):
     found = bins(tmp_path / "b")
-    module = TokenFileData(str(tmp_path / "b"), context=16, source=Taken(stride=stride))
+    module = TokenFileData(str(tmp_path / "b"), context=16, source=TokenSource(stride=stride))
     for part in ("train", "val"):
         assert predicted(module, part) == found[part][1:].tolist()
     assert predicted(module, "test") == found["val"][1:].tolist()
@@ -306,7 +306,7 @@ def test_a_vocabulary_of_its_own_must_be_told(tmp_path: Path):
 def test_files_that_tell_nothing_are_of_the_vocabulary_that_is_named(tmp_path: Path):
     bins(tmp_path / "b", size=250)
     assert TokenFileData(str(tmp_path / "b"), vocab_size=50304).eos == 50256  # padded
-    own = TokenFileData(str(tmp_path / "b"), vocab_size=250, source=Taken(eos=3))
+    own = TokenFileData(str(tmp_path / "b"), vocab_size=250, source=TokenSource(eos=3))
     assert (own.vocab_size, own.eos) == (250, 3) and own.protocol()["vocabulary"] == "one of its own of 250 ids"
     train_bpe(["text"], 257).save_pretrained(tmp_path / "tokenizer")
     named = TokenFileData(str(tmp_path / "b"), tokenizer=str(tmp_path / "tokenizer"))

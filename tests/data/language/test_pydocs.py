@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from nala_platform.data.language.pydocs import PydocsData, pydocs, seen, unigram
+from nala_platform.data.language.baselines import unigram
+from nala_platform.data.language.pydocs import PydocsData, pydocs, seen
 from nala_platform.data.language.tokens import Blocks, Stream, _by_places, encode, train_bpe
 from nala_platform.data.order import Draw
 from nala_platform.errors import UserError

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from nala_platform.data.language.corpus import Corpus
 from nala_platform.data.language.layouts.text import text_files
 from nala_platform.data.language.prompts import PromptData
-from nala_platform.data.language.text import Source, TextData
+from nala_platform.data.language.text import TextData, TextSource
 from nala_platform.data.language.tokenizer import load_tokenizer
 from nala_platform.data.language.tokens import Stream
 from nala_platform.data.order import Draw
@@ -56,7 +56,7 @@ OWN = ("text_column", "stride", "bad_rows", "hold_out", "seed")
 
 def data(root: Path, **options) -> TextData:
     own = {name: options.pop(name) for name in OWN if name in options}
-    source = Source(cache_dir=str(root.parent / "cache"), **own)
+    source = TextSource(cache_dir=str(root.parent / "cache"), **own)
     return TextData(str(root), source=source, **{"vocab_size": 270, "context": 16} | options)
 
 

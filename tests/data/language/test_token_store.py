@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from nala_platform.data.language import token_progress, token_store
-from nala_platform.data.language.text import Source, TextData
+from nala_platform.data.language.text import TextData, TextSource
 from nala_platform.data.language.token_writer import JOURNAL, note
 from nala_platform.data.problems import BadFileError, collecting
 from nala_platform.errors import StorageError, UserError
@@ -35,7 +35,7 @@ def folder(root: Path, count: int = 900, files: int = 3) -> Path:
 
 def data(root: Path, cache: str = "cache", **options) -> TextData:
     own = {name: options.pop(name) for name in ("bad_rows", "seed", "stride") if name in options}
-    source = Source(cache_dir=str(root.parent / cache), **own)
+    source = TextSource(cache_dir=str(root.parent / cache), **own)
     return TextData(str(root), tokenizer="bytes", source=source, **{"context": 64, "batch_size": 4} | options)
 
 
@@ -189,11 +189,11 @@ def test_processes_share_the_order_of_one(tmp_path: Path):
 
 MEMORY = """
 import resource, sys
-from nala_platform.data.language.text import Source, TextData
+from nala_platform.data.language.text import TextSource, TextData
 from nala_platform.data.order import Draw
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-module = TextData(sys.argv[1], tokenizer="bytes", context=1024, source=Source(cache_dir=sys.argv[2]))
-warm = TextData(sys.argv[3], tokenizer="bytes", context=1024, source=Source(cache_dir=sys.argv[2]))
+module = TextData(sys.argv[1], tokenizer="bytes", context=1024, source=TextSource(cache_dir=sys.argv[2]))
+warm = TextData(sys.argv[3], tokenizer="bytes", context=1024, source=TextSource(cache_dir=sys.argv[2]))
 warm.items("train")[Draw(0, 0)]
 before = peak()
 blocks = module.items("train")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from nala_platform.data.files import files_under
 from nala_platform.data.images.labels import Labels
-from nala_platform.data.images.layouts.masks import CHOOSES, Found, Pair, by_name, inner_root, paired
+from nala_platform.data.images.layouts.masks import CHOOSES, Found, MaskedImage, by_name, inner_root, paired
 from nala_platform.data.images.pictures import split_folder
 from nala_platform.data.problems import Excluded
 from nala_platform.errors import UserError
@@ -72,7 +72,7 @@ def cityscapes(root: Path, excluded: Excluded) -> Found:
     )
 
 
-def _pairs(root: Path, split: str, masks: list[Path], end: str, excluded: Excluded) -> list[Pair]:
+def _pairs(root: Path, split: str, masks: list[Path], end: str, excluded: Excluded) -> list[MaskedImage]:
     folders = (split_folder(root, f"leftImg8bit/{split}"), root / "gtFine" / split)
     files = [
         by_name(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nala_platform.data.images.layouts.listing import Files, Listing, Part
+from nala_platform.data.images.layouts.listing import LabelledPart, Listing, PictureFiles
 from nala_platform.data.images.pictures import SUFFIXES, split_folder
 from nala_platform.data.problems import Excluded, Problem, report
 from nala_platform.errors import UserError
@@ -72,7 +72,7 @@ def _names_under(folder: Path) -> list[str]:
 
 def part_of(
     root: Path, split: str, files: dict[str, list[str]], class_names: tuple[str, ...], excluded: Excluded
-) -> Part:
+) -> LabelledPart:
     """The pictures of class folders as a part; folders that train has not, or has alone, are reported.
 
     A class whose folder in train is excluded is left out here too; a folder that is excluded here need not be there.
@@ -92,4 +92,4 @@ def part_of(
     known = {name: paths for name, paths in files.items() if name in index}
     label_N = np.repeat([index[name] for name in known], [len(paths) for paths in known.values()]).astype(np.int64)
     names = [f"{split}/{name}/{path}" for name, paths in known.items() for path in paths]
-    return Part(Files(root, names), np.arange(len(names)), label_N)
+    return LabelledPart(PictureFiles(root, names), np.arange(len(names)), label_N)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nala_platform.data.images.layouts.listing import Arrays, Layout, Listing, Part, labelled
+from nala_platform.data.images.layouts.listing import Arrays, LabelledPart, Layout, Listing, labelled
 from nala_platform.data.problems import BadFileError, Excluded, Problem, report
 from nala_platform.errors import UserError
 
@@ -52,7 +52,7 @@ def _listing(
     class_names = names or tuple(map(str, range(int(labels["train"].max(initial=-1)) + 1)))
     if len(class_names) < 2:
         report([Problem("wrong label", folder, f"train has labels of {len(class_names)} classes: two are needed")])
-    parts: dict[str, Part] = {
+    parts: dict[str, LabelledPart] = {
         split: labelled(store, labels[split], excluded, len(class_names)) for split, (store, _) in found.items()
     }
     text = f"those of the files{f', less {offset}' if offset else ''}"

@@ -17,7 +17,7 @@ from scipy.io import loadmat
 from scipy.io.matlab import MatReadError
 
 from nala_platform.data.images.layouts.class_folders import SORTED, class_files, part_of
-from nala_platform.data.images.layouts.listing import Files, Listing, Part
+from nala_platform.data.images.layouts.listing import LabelledPart, Listing, PictureFiles
 from nala_platform.data.images.pictures import pictures_under, split_folder
 from nala_platform.data.problems import Excluded, Problem, report
 from nala_platform.errors import UserError
@@ -63,7 +63,7 @@ def kaggle(root: Path, excluded: Excluded) -> Listing:
 
 
 def _listing(
-    root: Path, inside: str, train: dict[str, list[str]], val: Part, labels: str, excluded: Excluded
+    root: Path, inside: str, train: dict[str, list[str]], val: LabelledPart, labels: str, excluded: Excluded
 ) -> Listing:
     """Train's class folders and the flat validation folder as one data set."""
     class_names = tuple(train)
@@ -72,7 +72,9 @@ def _listing(
     return Listing(class_names, parts, labels=labels, unlabelled=test if test.is_dir() else None)
 
 
-def _flat(root: Path, folder: Path, truth: Mapping[str, str], class_names: tuple[str, ...], excluded: Excluded) -> Part:
+def _flat(
+    root: Path, folder: Path, truth: Mapping[str, str], class_names: tuple[str, ...], excluded: Excluded
+) -> LabelledPart:
     """The pictures of a flat folder, by the wnid that ``truth`` tells for each name (without its suffix)."""
     files = {path.stem: path for path in pictures_under(folder)}
     index = {name: label for label, name in enumerate(class_names)}
@@ -95,7 +97,7 @@ def _flat(root: Path, folder: Path, truth: Mapping[str, str], class_names: tuple
     ]
     report(problems)
     label_N = np.array([label for _, label in known], dtype=np.int64)
-    return Part(Files(root, [name for name, _ in known]), np.arange(len(known)), label_N)
+    return LabelledPart(PictureFiles(root, [name for name, _ in known]), np.arange(len(known)), label_N)
 
 
 def _devkit_truth(root: Path) -> list[str]:

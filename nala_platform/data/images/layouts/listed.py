@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from nala_platform.data.images.layouts.masks import Pair
+from nala_platform.data.images.layouts.masks import MaskedImage
 from nala_platform.data.problems import Excluded, Problem, report
 from nala_platform.errors import UserError
 
@@ -29,7 +29,7 @@ def read_names(path: Path) -> list[str]:
 
 def listed_pairs(
     names: Iterable[str], places: Callable[[str], tuple[Path, Path]], excluded: Excluded, source: Path
-) -> list[Pair]:
+) -> list[MaskedImage]:
     """The pairs of the names in a list; files that are missing are reported.
 
     Args:
@@ -46,6 +46,6 @@ def listed_pairs(
         missing = [path for path in files if not path.is_file()]
         problems += [Problem("missing", path, f"is not there, but {source} names it") for path in missing]
         if not missing:
-            pairs.append(Pair(*files, files[0].name))
+            pairs.append(MaskedImage(*files, files[0].name))
     report(problems)
     return pairs

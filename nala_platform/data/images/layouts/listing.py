@@ -36,7 +36,7 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True)
-class Part:
+class LabelledPart:
     """The labelled pictures of one split.
 
     Attributes:
@@ -60,7 +60,7 @@ class Part:
         """A picture of this part; see `Store.read`."""
         return self.store.read(int(self.place_N[index]))
 
-    def take(self, index_N: np.ndarray) -> "Part":
+    def take(self, index_N: np.ndarray) -> "LabelledPart":
         """Those of the part that are named by index, or by a mask."""
         return replace(self, place_N=self.place_N[index_N], label_N=self.label_N[index_N])
 
@@ -78,7 +78,7 @@ class Listing:
     """
 
     class_names: tuple[str, ...]
-    parts: dict[str, Part]
+    parts: dict[str, LabelledPart]
     labels: str
     notes: dict[str, str] = field(default_factory=dict)
     unlabelled: Path | None = None
@@ -87,7 +87,7 @@ class Listing:
 Layout = Callable[[Path, Excluded], Listing]
 
 
-class Files:
+class PictureFiles:
     """A `Store` of picture files below a folder.
 
     Args:
@@ -133,7 +133,7 @@ class Arrays:
         return Image.fromarray(self.pixels[place]).convert("RGB")
 
 
-def labelled(store: Store, label_N: np.ndarray, excluded: Excluded, classes: int) -> Part:
+def labelled(store: Store, label_N: np.ndarray, excluded: Excluded, classes: int) -> LabelledPart:
     """A store's pictures with their labels; excluded ones are left out, and what is no class is reported and left out.
 
     Args:
@@ -154,7 +154,7 @@ def labelled(store: Store, label_N: np.ndarray, excluded: Excluded, classes: int
         ]
     )
     place_N = np.flatnonzero(keep_N & ~strange_N)
-    return Part(store, place_N, label_N[place_N])
+    return LabelledPart(store, place_N, label_N[place_N])
 
 
 def with_validation(listing: Listing) -> Listing:
@@ -186,7 +186,7 @@ def trained_on_all(layout: Layout) -> Layout:
     return listing
 
 
-def not_empty(parts: dict[str, Part], root: Path) -> None:
+def not_empty(parts: dict[str, LabelledPart], root: Path) -> None:
     """Report parts without pictures."""
     report(
         [

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from nala_platform.data.files import check_folder
 from nala_platform.data.images.labels import Labels
 from nala_platform.data.images.pictures import SUFFIXES
 from nala_platform.data.problems import Excluded, Problem, report
@@ -12,7 +13,7 @@ from nala_platform.errors import UserError
 CHOOSES = "which also chooses the best checkpoint"  # of a test split that is the validation split
 
 
-class Pair(NamedTuple):
+class MaskedImage(NamedTuple):
     """An image and its mask; ``name`` is what the image is called in results."""
 
     image: Path
@@ -31,7 +32,7 @@ class Found(NamedTuple):
         protocol: what a result on this data has to state beside counts and labels.
     """
 
-    pairs: dict[str, list[Pair]]
+    pairs: dict[str, list[MaskedImage]]
     labels: Labels | None
     unlabelled: Path | None
     protocol: dict[str, str]
@@ -68,14 +69,14 @@ def paired(
     folders: tuple[Path, Path],
     named: Callable[[Path], str],
     partners: tuple[str, str] = ("mask", "image"),
-) -> list[Pair]:
+) -> list[MaskedImage]:
     """Images and masks of the same names, sorted; what has no partner, or a folder that is empty, is reported.
 
     Args:
         images: those of a split.
         masks: likewise.
         folders: where the images and the masks are looked for.
-        named: gives `Pair.name` of an image's path.
+        named: gives `MaskedImage.name` of an image's path.
         partners: what an image lacks that has no mask, and a mask that has no image, for the message.
     """
     names = (images.kept.keys() | masks.kept.keys()) - images.left_out - masks.left_out
@@ -93,7 +94,7 @@ def paired(
     ]
     report(problems)
     return [
-        Pair(images.kept[name], masks.kept[name], named(images.kept[name]))
+        MaskedImage(images.kept[name], masks.kept[name], named(images.kept[name]))
         for name in sorted(names & images.kept.keys() & masks.kept.keys())
     ]
 
@@ -104,8 +105,7 @@ def inner_root(root: Path, marker: str, *inner: str) -> Path:
     Raises:
         UserError: none does; the message says what is there.
     """
-    if not root.is_dir():
-        raise UserError(f"data.root: folder {root} does not exist")
+    check_folder(root)
     for folder in (root, *(root / name for name in inner)):
         if (folder / marker).exists():
             return folder

@@ -21,7 +21,7 @@ INSTALL = "pip install 'nala-platform[text]'"
 KEPT = 2  # row groups that a process keeps
 
 
-class Opened(NamedTuple):
+class OpenedParquet(NamedTuple):
     """What is known of a file.
 
     Attributes:
@@ -48,7 +48,7 @@ class Rows:
         files: in order.
     """
 
-    def __init__(self, files: dict[Path, Opened]) -> None:
+    def __init__(self, files: dict[Path, OpenedParquet]) -> None:
         self.files = list(files)
         self.opened = [(file.metadata, file.column) for file in files.values()]
         counts = [
@@ -119,7 +119,7 @@ def parquet(root: Path, excluded: Excluded) -> Listing:
     return Listing(class_names, parts, labels=text)
 
 
-def _opened(path: Path) -> Opened | None:
+def _opened(path: Path) -> OpenedParquet | None:
     """A file's labels and what else is known of it; one that cannot be read is reported."""
     try:
         import pyarrow as arrow
@@ -138,7 +138,7 @@ def _opened(path: Path) -> Opened | None:
                 )
             label_N = file.read(columns=[label], use_threads=False).column(0).fill_null(-1).to_numpy()
             names = _names((schema.metadata or {}).get(b"huggingface"), label)
-            return Opened(file.metadata, image, label_N.astype(np.int64), names)
+            return OpenedParquet(file.metadata, image, label_N.astype(np.int64), names)
     except UserError:
         raise
     except (OSError, ValueError, NotImplementedError) as error:

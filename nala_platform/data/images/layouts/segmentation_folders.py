@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from nala_platform.data.images.layouts.masks import Found, Pair, by_name, paired
+from nala_platform.data.images.layouts.masks import Found, MaskedImage, by_name, paired
 from nala_platform.data.images.pictures import pictures_under, split_folder
 from nala_platform.data.problems import Excluded
 
@@ -27,7 +27,7 @@ def folders(root: Path, excluded: Excluded) -> Found:
     )
 
 
-def pairs_of_folders(root: Path, split: str, excluded: Excluded) -> list[Pair]:
+def pairs_of_folders(root: Path, split: str, excluded: Excluded) -> list[MaskedImage]:
     """The pairs of ``root/images/<split>`` and ``root/annotations/<split>``."""
     images, masks = (split_folder(root, f"{kind}/{split}") for kind in ("images", "annotations"))
     files = [

@@ -7,14 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from nala_platform.data.images.layouts.super_resolution_pairs import Source
+from nala_platform.data.files import check_folder
+from nala_platform.data.images.layouts.super_resolution_pairs import PairSource
 from nala_platform.data.images.pictures import SUFFIXES, split_folder
 from nala_platform.errors import UserError
 
-Layout = Callable[[Path | None, int], dict[str, list[Source]]]
+PairLayout = Callable[[Path | None, int], dict[str, list[PairSource]]]
 
 
-def by_hand(root: Path | None, scale: int) -> dict[str, list[Source]]:
+def by_hand(root: Path | None, scale: int) -> dict[str, list[PairSource]]:
     """None: ``data.folders`` names each folder."""
     if root is not None:
         raise UserError(
@@ -24,7 +25,7 @@ def by_hand(root: Path | None, scale: int) -> dict[str, list[Source]]:
     return {}
 
 
-def div2k(root: Path | None, scale: int) -> dict[str, list[Source]]:
+def div2k(root: Path | None, scale: int) -> dict[str, list[PairSource]]:
     """DIV2K (Agustsson, Timofte 2017) as its archives unpack: 800 pictures to train, 100 to validate.
 
     ``DIV2K_train_HR/0001.png``, ``DIV2K_train_LR_bicubic/X4/0001x4.png``, the same with ``valid``; in ``root`` or
@@ -34,7 +35,7 @@ def div2k(root: Path | None, scale: int) -> dict[str, list[Source]]:
     return {split: [_div2k(home, name, scale)] for split, name in (("train", "train"), ("val", "valid"))}
 
 
-def div2k_sub(root: Path | None, scale: int) -> dict[str, list[Source]]:
+def div2k_sub(root: Path | None, scale: int) -> dict[str, list[PairSource]]:
     """The same with the training pictures cut into sub-images, as BasicSR's script does it.
 
     ``DIV2K_train_HR_sub/0001_s001.png`` and ``DIV2K_train_LR_bicubic/X4_sub/0001_s001.png``.
@@ -43,7 +44,7 @@ def div2k_sub(root: Path | None, scale: int) -> dict[str, list[Source]]:
     return {"train": [_div2k(home, "train", scale, "_sub")], "val": [_div2k(home, "valid", scale)]}
 
 
-def flickr2k(root: Path | None, scale: int) -> dict[str, list[Source]]:
+def flickr2k(root: Path | None, scale: int) -> dict[str, list[PairSource]]:
     """Flickr2K (Lim et al. 2017), 2650 pictures to train.
 
     ``Flickr2K_HR/000001.png``, ``Flickr2K_LR_bicubic/X4/000001x4.png``, in ``root`` or ``root/Flickr2K``.
@@ -52,17 +53,17 @@ def flickr2k(root: Path | None, scale: int) -> dict[str, list[Source]]:
     return {"train": [_flickr2k(_home(root, "Flickr2K"), scale)]}
 
 
-def df2k(root: Path | None, scale: int) -> dict[str, list[Source]]:
+def df2k(root: Path | None, scale: int) -> dict[str, list[PairSource]]:
     """DF2K: the training pictures of `div2k` and `flickr2k`, 3450, and the validation pictures of DIV2K."""
     return _both(div2k(root, scale), _flickr2k(_home(root, "Flickr2K"), scale))
 
 
-def df2k_sub(root: Path | None, scale: int) -> dict[str, list[Source]]:
+def df2k_sub(root: Path | None, scale: int) -> dict[str, list[PairSource]]:
     """The same cut into sub-images: `div2k_sub`, and likewise ``Flickr2K_HR_sub``, ``Flickr2K_LR_bicubic/X4_sub``."""
     return _both(div2k_sub(root, scale), _flickr2k(_home(root, "Flickr2K"), scale, "_sub"))
 
 
-LAYOUTS: dict[str, Layout] = {
+LAYOUTS: dict[str, PairLayout] = {
     "folders": by_hand,
     "div2k": div2k,
     "div2k_sub": div2k_sub,
@@ -80,10 +81,10 @@ class Naming(NamedTuple):
     small: str
     ends: tuple[str, str] = ("", "")
 
-    def source(self, folder: Path, scale: int) -> Source:
+    def source(self, folder: Path, scale: int) -> PairSource:
         """The folders of it."""
         large, small = (folder / name.format(scale=scale) for name in (self.large, self.small))
-        return Source(large, small, self.ends)
+        return PairSource(large, small, self.ends)
 
 
 NAMINGS = {
@@ -98,7 +99,7 @@ SAME = {"bsd100": "b100", "bsds100": "b100"}
 USUAL = {"set5": 5, "set14": 14, "b100": 100, "urban100": 100, "manga109": 109}
 
 
-def find_test_sets(given: str | dict[str, str], scale: int) -> dict[str, tuple[str, Source]]:
+def find_test_sets(given: str | dict[str, str], scale: int) -> dict[str, tuple[str, PairSource]]:
     """The test sets that ``data.folders.test_sets`` means: their names and, of each, its naming and its folders.
 
     Names are in small letters, ``bsd100`` and ``bsds100`` are ``b100``; they come as in `USUAL`, others behind.
@@ -111,7 +112,7 @@ def find_test_sets(given: str | dict[str, str], scale: int) -> dict[str, tuple[s
         UserError: a folder that is missing, is none of the namings or more than one; two sets of one name.
     """
     folders = _below(_place(given)) if isinstance(given, str) else {name: _place(path) for name, path in given.items()}
-    found: dict[str, tuple[str, Source]] = {}
+    found: dict[str, tuple[str, PairSource]] = {}
     for name, folder in folders.items():
         key = SAME.get(name.lower(), name.lower())
         if key in found:
@@ -119,7 +120,7 @@ def find_test_sets(given: str | dict[str, str], scale: int) -> dict[str, tuple[s
         if not key or "/" in key:
             raise UserError(f"data.folders.test_sets: {name!r} is no name for a row of the results")
         naming, source = _naming(folder, scale)
-        found[key] = (naming, Source(source.large, source.small, source.ends, source.depth, prefix=f"{key}/"))
+        found[key] = (naming, PairSource(source.large, source.small, source.ends, source.depth, prefix=f"{key}/"))
     order = [name for name in USUAL if name in found] + [name for name in found if name not in USUAL]
     return {name: found[name] for name in order}
 
@@ -129,8 +130,7 @@ def _place(path: str) -> Path:
 
 
 def _below(folder: Path) -> dict[str, Path]:
-    if not folder.is_dir():
-        raise UserError(f"data.folders.test_sets: folder {folder} does not exist")
+    check_folder(folder, "data.folders.test_sets")
     if _has_pictures(folder) or any((folder / naming.large).is_dir() for naming in NAMINGS.values()):
         return {folder.name: folder}
     inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
@@ -141,9 +141,8 @@ def _below(folder: Path) -> dict[str, Path]:
     return {path.name: path for path in inside}
 
 
-def _naming(folder: Path, scale: int) -> tuple[str, Source]:
-    if not folder.is_dir():
-        raise UserError(f"data.folders.test_sets: folder {folder} does not exist")
+def _naming(folder: Path, scale: int) -> tuple[str, PairSource]:
+    check_folder(folder, "data.folders.test_sets")
     sources = {name.format(scale=scale): naming.source(folder, scale) for name, naming in NAMINGS.items()}
     whole = {
         name: it for name, it in sources.items() if it.large.is_dir() and it.small is not None and it.small.is_dir()
@@ -156,7 +155,7 @@ def _naming(folder: Path, scale: int) -> tuple[str, Source]:
         return next(iter(whole.items()))
     half = next((it.large for it in sources.values() if it.large.is_dir()), None)
     if half is None and _has_pictures(folder):
-        return FLAT, Source(folder, depth="one")
+        return FLAT, PairSource(folder, depth="one")
     there = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
     mend = "" if half is None else f"; to have the small ones made, give {half} as its folder"
     raise UserError(
@@ -174,17 +173,17 @@ def _home(root: Path | None, name: str) -> Path:
     return root / name if (root / name).is_dir() else root
 
 
-def _div2k(home: Path, part: str, scale: int, cut: str = "") -> Source:
+def _div2k(home: Path, part: str, scale: int, cut: str = "") -> PairSource:
     return _paired(home, f"DIV2K_{part}_HR{cut}", f"DIV2K_{part}_LR_bicubic", f"X{scale}{cut}")
 
 
-def _flickr2k(home: Path, scale: int, cut: str = "") -> Source:
+def _flickr2k(home: Path, scale: int, cut: str = "") -> PairSource:
     return _paired(home, f"Flickr2K_HR{cut}", "Flickr2K_LR_bicubic", f"X{scale}{cut}")
 
 
-def _paired(home: Path, large: str, small: str, name: str) -> Source:
-    return Source(split_folder(home, large), split_folder(split_folder(home, small), name))
+def _paired(home: Path, large: str, small: str, name: str) -> PairSource:
+    return PairSource(split_folder(home, large), split_folder(split_folder(home, small), name))
 
 
-def _both(splits: dict[str, list[Source]], more: Source) -> dict[str, list[Source]]:
+def _both(splits: dict[str, list[PairSource]], more: PairSource) -> dict[str, list[PairSource]]:
     return splits | {"train": [*splits["train"], more]}

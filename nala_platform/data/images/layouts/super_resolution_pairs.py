@@ -24,7 +24,7 @@ DEEP = {
 
 
 @dataclass(frozen=True)
-class Source:
+class PairSource:
     """A folder of large pictures, and where the small ones are.
 
     Attributes:
@@ -42,7 +42,7 @@ class Source:
     prefix: str = ""
 
 
-class Files(NamedTuple):
+class PairFiles(NamedTuple):
     """A large picture; the small one where there is one; the place of its test set where it is of one of several."""
 
     name: str
@@ -58,7 +58,7 @@ class Header(NamedTuple):
     deep: str = ""
 
 
-def pair_up(source: Source, scale: int, excluded: Excluded) -> list[Files]:
+def pair_up(source: PairSource, scale: int, excluded: Excluded) -> list[PairFiles]:
     """The large pictures of a folder with their small ones, sorted by name.
 
     To ``0001.png`` belong ``0001.png``, ``0001x4.png``, ``0001_x4.png``, ``0001_LR.png``, ``0001_LRx4.png`` or
@@ -68,7 +68,7 @@ def pair_up(source: Source, scale: int, excluded: Excluded) -> list[Files]:
     large = _by_stem(source.large, source.ends[0], source.depth, excluded)
     names = {stem: f"{source.prefix}{path.relative_to(source.large).as_posix()}" for stem, path in large.items()}
     if source.small is None:
-        return [Files(names[stem], path, None) for stem, path in large.items() if path not in excluded]
+        return [PairFiles(names[stem], path, None) for stem, path in large.items() if path not in excluded]
     small = _by_stem(source.small, source.ends[1], source.depth, excluded)
     partner = {stem: next((name for name in _small_names(stem, scale) if name in small), None) for stem in large}
     lonely = {stem: path for stem, path in large.items() if partner[stem] is None and small}
@@ -76,7 +76,7 @@ def pair_up(source: Source, scale: int, excluded: Excluded) -> list[Files]:
     texts = [(path, f"has no small picture in {source.small}: {_wanted(stem, scale)}") for stem, path in lonely.items()]
     texts += [(path, f"has no large picture in {source.large}: add it or delete this") for path in strange]
     report([Problem("unpaired", path, text) for path, text in texts if path not in excluded])
-    pairs = [Files(names[stem], path, small[name]) for stem, path in large.items() if (name := partner[stem])]
+    pairs = [PairFiles(names[stem], path, small[name]) for stem, path in large.items() if (name := partner[stem])]
     return [pair for pair in pairs if pair.large not in excluded and (pair.small or pair.large) not in excluded]
 
 
@@ -114,7 +114,7 @@ def _by_stem(folder: Path, end: str, depth: str, excluded: Excluded) -> dict[str
     return found
 
 
-def survey(split: str, files: list[Files], scale: int, least: int) -> tuple[list[Files], dict[str, int]]:
+def survey(split: str, files: list[PairFiles], scale: int, least: int) -> tuple[list[PairFiles], dict[str, int]]:
     """The pairs that fit, and how many of their pictures have more than 8 bits, by `DEEP`.
 
     Of more than `SURVEYED` pairs so many are looked at, evenly spread. What does not fit is reported.
@@ -145,7 +145,7 @@ def survey(split: str, files: list[Files], scale: int, least: int) -> tuple[list
 
 
 def fault(
-    files: Files,
+    files: PairFiles,
     large_size: tuple[int, int],
     small_size: tuple[int, int] | None,
     scale: int,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from nala_platform.data.base import Part
 from nala_platform.data.files import files_under
-from nala_platform.data.language.corpus import PARTS, Layout, Texts
+from nala_platform.data.language.corpus import PARTS, TextLayout, Texts
 from nala_platform.data.language.layouts.published import fineweb, slimpajama
 from nala_platform.data.language.layouts.wikitext import wikitext, wikitext_parquet, wikitext_raw, wikitext_tokens
 from nala_platform.data.language.text_files import READERS
@@ -61,7 +61,7 @@ def part_of(name: Path) -> Part | None:
     return None
 
 
-LAYOUTS: dict[str, Layout] = {
+LAYOUTS: dict[str, TextLayout] = {
     "text_files": text_files,
     "wikitext": wikitext,
     "wikitext_raw": wikitext_raw,

@@ -6,6 +6,7 @@ from itertools import chain, groupby
 from pathlib import Path
 
 from nala_platform.data.base import Part
+from nala_platform.data.files import check_folder
 from nala_platform.data.language.corpus import PARTS, Texts
 from nala_platform.data.language.text_files import PIECE, Piece, Reading, cut, lines, not_utf8, parquet_rows
 from nala_platform.data.problems import BadFileError, Excluded
@@ -158,8 +159,7 @@ def _parquet(root: Path) -> Files:
 
 
 def _folders(root: Path) -> list[Path]:
-    if not root.is_dir():
-        raise UserError(f"data.root: folder {root} does not exist")
+    check_folder(root)
     return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
