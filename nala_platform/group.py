@@ -7,7 +7,6 @@ that failed, after one message, and none is left.
 Processes that torchrun or SLURM starts are theirs to end; nothing here acts on them.
 """
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -23,12 +22,12 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
 from nala_platform.errors import GroupError, StoppedError
+from nala_platform.parent import end_with
 
 PARENT_VARIABLE = "NALA_FIRST_PROCESS"
 GRACE = 10.0  # seconds in which a process that hears of another's end may end by itself
 _SILENCE = 3.0  # seconds in which the first process, failing likewise, speaks for all
 _LAST_WORK = 60.0  # seconds for what other processes do after the first is done
-_PR_SET_PDEATHSIG = 1  # from Linux's prctl.h
 
 
 class Launcher(_SubprocessScriptLauncher):
@@ -64,7 +63,7 @@ class Group:
         parent = os.environ.get(PARENT_VARIABLE)
         self._is_child = parent is not None and parent != str(os.getpid())
         if self._is_child:
-            _end_with_parent(int(str(parent)))
+            end_with(int(str(parent)))
 
     def adopt(self, trainer: Trainer) -> None:
         """Take the place of the trainer's launcher, if it is one that starts processes by running the command again."""
@@ -140,12 +139,3 @@ class Group:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-
-
-def _end_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when the first one ends, which nothing else tells it for sure. Linux alone."""
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it has ended already
-        os._exit(1)

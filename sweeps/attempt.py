@@ -6,7 +6,6 @@ one run folder.
 """
 
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -18,9 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nala_platform.parent import end_with
+
 REPORT_VARIABLE = "NALA_SWEEP_REPORT"  # "<file descriptor of answers>,<of reports>,<metric>"
 GRACE = 60.0  # seconds to save in, after SIGTERM
-_PDEATHSIG = 1  # prctl's option
 
 
 class Ending(NamedTuple):
@@ -57,7 +57,7 @@ class Attempt:
                 env=variables,
                 pass_fds=(answers, reports),
                 start_new_session=True,  # Ctrl-C reaches the worker, which decides
-                preexec_fn=lambda: die_with(parent),
+                preexec_fn=lambda: end_with(parent),
             )
         os.close(answers)
         os.close(reports)
@@ -118,11 +118,3 @@ class Attempt:
             (os.kill if number == signal.SIGTERM else os.killpg)(self.process.pid, number)
         except ProcessLookupError:
             return
-
-
-def die_with(parent: int, number: int = signal.SIGKILL) -> None:
-    """In a new process: get signal ``number`` when ``parent`` ends, whatever ends it. Linux alone can promise this."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PDEATHSIG, number)
-        if os.getppid() != parent:
-            os._exit(1)

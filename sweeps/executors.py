@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nala_platform.errors import UserError
-
-from .attempt import die_with
+from nala_platform.parent import end_with
 
 _WORKER = "nala_platform.sweeps.worker"
 
@@ -65,7 +64,7 @@ class Local:
             [sys.executable, "-m", _WORKER, str(self.folder), "--threads", str(self.threads)],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=lambda: die_with(parent, signal.SIGTERM),
+            preexec_fn=lambda: end_with(parent, signal.SIGTERM),
         )
 
 
@@ -135,7 +134,7 @@ def _work(folder: str, directory: str) -> int:
     process = subprocess.Popen(
         [sys.executable, "-m", _WORKER, folder, "--once", "--placed"],
         cwd=directory,
-        preexec_fn=lambda: die_with(parent, signal.SIGTERM),
+        preexec_fn=lambda: end_with(parent, signal.SIGTERM),
     )
     try:
         return process.wait()
