@@ -14,10 +14,11 @@ from typing import Any
 
 import optuna
 import sqlalchemy
+from optuna.exceptions import OptunaError
 from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.storages.journal._file import BaseJournalFileLock
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from nala_platform.errors import UserError
 
@@ -72,7 +73,7 @@ def open_storage(folder: Path, url: str | None) -> BaseStorage:
     """The study's storage: of ``url``, or the journal in ``folder``.
 
     Raises:
-        UserError: the database cannot be reached, or its driver is not installed.
+        UserError: the database cannot be reached, is of another version of Optuna, or its driver is not installed.
     """
     if url is None:
         path = folder / JOURNAL
@@ -85,9 +86,8 @@ def open_storage(folder: Path, url: str | None) -> BaseStorage:
             f"--storage {_hidden(url)} needs a driver: {error}. For PostgreSQL: pip install 'nala-platform[postgres]', "
             "and write the URL as postgresql+psycopg://user:password@host/database"
         ) from error
-    except Exception as error:
-        if type(error).__module__.partition(".")[0] not in ("sqlalchemy", "psycopg", "optuna"):
-            raise
+    # RuntimeError: another version's tables; ValueError: a port that is no number
+    except (SQLAlchemyError, OptunaError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"cannot open --storage {_hidden(url)}: {reason}") from error
 
@@ -142,7 +142,7 @@ def settled(url: str | None) -> str | None:
     """
     try:
         read = None if url is None else sqlalchemy.make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         return url  # refused when it is opened
     if url is None or read is None:
         return url

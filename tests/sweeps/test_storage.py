@@ -1,7 +1,9 @@
 """The study's storage under processes that die: locks go with them, half a line is cut, nothing told is lost."""
 
+import contextlib
 import json
 import select
+import sqlite3
 import subprocess
 import sys
 import time
@@ -142,6 +144,7 @@ def test_trials_share_the_devices_and_the_rest_wait(tmp_path: Path, monkeypatch:
     [
         ("postgresql+psycopg://me:secret@127.0.0.1:1/none", "cannot open|needs a driver"),
         ("nonsense", "cannot open --storage nonsense"),
+        ("postgresql+psycopg://me:secret@h:port/d", "cannot open|needs a driver"),
         ("postgresql+nothing://me:secret@h/d", "cannot open|needs a driver"),
     ],
 )
@@ -149,6 +152,16 @@ def test_a_database_that_is_not_there_is_one_line_without_the_password(url: str,
     with pytest.raises(UserError, match=said) as caught:
         open_storage(tmp_path, url)
     assert "secret" not in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_database_of_another_version_is_one_line(tmp_path: Path):
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    open_storage(tmp_path, url)
+    with contextlib.closing(sqlite3.connect(tmp_path / "study.db")) as database:
+        database.execute("UPDATE alembic_version SET version_num = 'v99.0.0.a'")
+        database.commit()
+    with pytest.raises(UserError, match=r"cannot open --storage sqlite.*no longer compatible with the table schema"):
+        open_storage(tmp_path, url)
 
 
 def test_a_server_that_starts_again_ends_nothing(tmp_path: Path):
