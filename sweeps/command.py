@@ -19,7 +19,6 @@ from .executors import EXECUTORS, Executor, Handle
 from .folder import PLAN, Sweep, begin, open_sweep
 from .live import LiveTable
 from .plan import read_plan
-from .report import write_best, write_report
 from .slots import devices, shares
 from .status import print_status
 from .storage import quiet
@@ -169,6 +168,8 @@ class Conductor:
                 process.kill()
 
     def _conclude(self) -> None:
+        from .report import write_best, write_report  # heavy: matplotlib and scikit-learn, for what is done alone
+
         study = self.trials.study
         write_report(study, self.sweep.folder)
         done = [trial for trial in self.trials.own() if trial.state == TrialState.COMPLETE]
