@@ -1,12 +1,17 @@
-"""The command as a person runs it: real processes, in a folder of their own."""
+"""The command as a person runs it: real processes, in a folder of their own.
+
+Most are forked from one that has imported all; `fresh` starts one as a shell does.
+"""
 
 import csv
+import functools
 import json
 import os
 import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +23,7 @@ from PIL import Image
 NALA = str(Path(sys.executable).with_name("nala"))
 
 
-def nala(folder: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+def fresh(folder: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([NALA, *words], cwd=folder, capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == code, done.stdout + done.stderr
@@ -26,7 +31,19 @@ def nala(folder: Path, *words: str, code: int = 0) -> subprocess.CompletedProces
     return done
 
 
-def mistake(folder: Path, *words: str) -> str:
+@pytest.fixture(scope="session")
+def nala(zygote) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """``nala(folder, *words, code=0)``: the command, and what it printed."""
+    return zygote.call
+
+
+@pytest.fixture(scope="session")
+def mistake(nala) -> Callable[..., str]:
+    """``mistake(folder, *words)``: the one line on stderr of a command that is wrong."""
+    return functools.partial(refused, nala)
+
+
+def refused(nala, folder: Path, *words: str) -> str:
     """The one line on stderr; nothing is left behind."""
     before = sorted(folder.rglob("*"))
     text = nala(folder, *words, code=2).stderr
@@ -42,7 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def seg_run(folder: Path) -> Path:
-    printed = nala(folder, "fit", "--task", "seg", "--config", "smoke", "--name", "first").stdout
+    printed = fresh(folder, "fit", "--task", "seg", "--config", "smoke", "--name", "first").stdout
     for text in ("epoch 2/2", "val/miou", "this run", "majority class", "logistic regression"):
         assert text in printed
     path = Path(re.findall(r"run folder: (\S+)", printed)[-1])
@@ -51,20 +68,20 @@ def seg_run(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def cls_run(folder: Path) -> Path:
+def cls_run(nala, folder: Path) -> Path:
     nala(folder, "fit", "--task", "cls", "--config", "smoke", "--name", "second")
     return next((folder / "runs" / "cls").glob("*-second"))
 
 
 def test_help_is_there_at_once(tmp_path: Path):
     start = time.monotonic()
-    assert "nala fit --task seg" in nala(tmp_path, "--help").stdout
+    assert "nala fit --task seg" in fresh(tmp_path, "--help").stdout
     assert time.monotonic() - start < 0.5
-    assert "nala fit" in nala(tmp_path).stdout
+    assert "nala fit" in fresh(tmp_path).stdout
 
 
 def test_tasks_lists_data_network_and_metric(tmp_path: Path):
-    printed = nala(tmp_path, "tasks").stdout
+    printed = fresh(tmp_path, "tasks").stdout
     assert re.search(r"^seg +segmentation +BlueMarbleData +Segmenter\(nalaformer_nano, fpn\) +val/miou$", printed, re.M)
 
 
@@ -88,7 +105,7 @@ def test_a_run_folder_is_whole(seg_run: Path):
             assert picture.width > 500
 
 
-def test_the_config_is_complete_and_runs_again(seg_run: Path, folder: Path):
+def test_the_config_is_complete_and_runs_again(nala, seg_run: Path, folder: Path):
     config = yaml.safe_load((seg_run / "config.yaml").read_text())
     assert config["trainer"]["limit_train_batches"] == 3 and config["trainer"]["gradient_clip_val"] == 1.0
     assert config["data"]["init_args"]["stride"] == 32
@@ -110,7 +127,7 @@ def test_checkpoints_hold_plain_types(seg_run: Path):
     assert (checkpoint["epoch"], checkpoint["global_step"]) == (2, 6)
 
 
-def test_a_checkpoint_of_another_size_is_one_line(cls_run: Path, folder: Path):
+def test_a_checkpoint_of_another_size_is_one_line(nala, cls_run: Path, folder: Path):
     best = cls_run / "checkpoints" / "best.ckpt"
     other = ("--model.network.backbone", "nalaformer_xt")
     for words in (
@@ -128,7 +145,7 @@ def metrics(folder: Path) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_a_run_is_scored_again_alike_at_any_batch_size_and_on_two_processes(seg_run: Path, folder: Path):
+def test_a_run_is_scored_again_alike_at_any_batch_size_and_on_two_processes(nala, seg_run: Path, folder: Path):
     """G1, G6: 37 items a batch, or on two processes, make the same confusion matrix."""
     whole = ["--trainer.limit_test_batches", "1.0"]
     for extra in (["--data.batch_size", "37"], ["--trainer.devices", "2", "--trainer.strategy", "ddp"]):
@@ -148,7 +165,7 @@ def test_weights_go_away_to_timm(cls_run: Path):
     assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
 
 
-def test_predict_writes_a_table_of_classes(cls_run: Path, folder: Path):
+def test_predict_writes_a_table_of_classes(nala, cls_run: Path, folder: Path):
     pictures = folder / "digits"
     pictures.mkdir()
     for size in ((8, 8), (33, 50)):
@@ -162,7 +179,7 @@ def test_predict_writes_a_table_of_classes(cls_run: Path, folder: Path):
     assert all(row["class"] in "0123456789" and 0.1 <= float(row["probability"]) <= 1 for row in table)
 
 
-def test_predict_writes_masks_at_the_size_of_the_pictures(seg_run: Path, folder: Path):
+def test_predict_writes_masks_at_the_size_of_the_pictures(nala, seg_run: Path, folder: Path):
     pictures = folder / "photos"
     (pictures / "deep").mkdir(parents=True)
     for name, (width, height) in {"a.png": (50, 30), "a.jpg": (20, 9), "deep/a.jpg": (33, 33)}.items():
@@ -199,7 +216,7 @@ def test_predict_writes_masks_at_the_size_of_the_pictures(seg_run: Path, folder:
         (["fit", "--task", "cls", "--checkpoint.monitor", "val/top2", "--config", "smoke"], "logs val/loss, val/top1"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path: Path, words: list[str], message: str):
+def test_a_mistake_is_one_line_and_leaves_nothing(mistake, tmp_path: Path, words: list[str], message: str):
     assert message in mistake(tmp_path, *words)
 
 
@@ -225,7 +242,7 @@ OWN = ["--config", "mask_folder", "--data.augment.crop", "32", "--data.batch_siz
        "3", "--model.network.backbone", "nalaformer_nano", "--trainer.max_epochs", "1"]  # fmt: skip
 
 
-def test_own_masks_train_with_loader_workers_and_the_run_is_scored_from_anywhere(tmp_path: Path, masks: Path):
+def test_own_masks_train_with_loader_workers_and_the_run_is_scored_from_anywhere(nala, tmp_path: Path, masks: Path):
     printed = nala(tmp_path, "fit", "--task", "seg", *OWN, "--data.root", masks.name, "--seed_everything", "5").stdout
     assert "this run" in printed
     moved = tmp_path / "elsewhere"
@@ -245,7 +262,7 @@ def test_the_order_of_the_data_follows_the_run_s_seed(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_a_label_out_of_range_names_its_file(tmp_path: Path, masks: Path, workers: str):
+def test_a_label_out_of_range_names_its_file(mistake, tmp_path: Path, masks: Path, workers: str):
     """G4, also when a loader's worker meets it."""
     bad = masks / "annotations" / "train" / "3.png"
     mask = np.asarray(Image.open(bad)).copy()
@@ -258,11 +275,11 @@ def test_a_label_out_of_range_names_its_file(tmp_path: Path, masks: Path, worker
 def test_a_truncated_picture_names_its_file(tmp_path: Path, masks: Path):
     bad = masks / "images" / "train" / "1.jpg"
     bad.write_bytes(bad.read_bytes()[:400])
-    text = mistake(tmp_path, "fit", "--task", "seg", *OWN, "--data.root", str(masks))
+    text = refused(fresh, tmp_path, "fit", "--task", "seg", *OWN, "--data.root", str(masks))
     assert "1.jpg" in text
 
 
-def test_a_loss_that_diverges_ends_with_code_3(tmp_path: Path):
+def test_a_loss_that_diverges_ends_with_code_3(nala, tmp_path: Path):
     done = nala(
         tmp_path, "fit", "--task", "cls", "--config", "smoke", "--model.optimizer", "torch.optim.SGD",
         "--model.optimizer.lr", "1e30", "--trainer.gradient_clip_val", "null", code=3,

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import os
 import subprocess
 import sys
 import time
@@ -270,18 +269,15 @@ def test_an_exported_model_is_read_by_hugging_face_alike(run: Path, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("harness")
-def test_the_command(run: Path, task: Path, tmp_path: Path):
-    nala, environment = Path(sys.executable).with_name("nala"), {**os.environ, "OMP_NUM_THREADS": "1"}
-
-    def call(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([nala, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
-
-    done = call("evaluate", str(run), "--tasks", str(task), "--output", "r.json")
-    assert done.returncode == 0 and "Traceback" not in done.stderr and "acc_norm" in done.stdout
+def test_the_command(zygote, run: Path, task: Path, tmp_path: Path):
+    done = zygote.call(tmp_path, "evaluate", str(run), "--tasks", str(task), "--output", "r.json")
+    assert "acc_norm" in done.stdout
     assert json.loads((tmp_path / "r.json").read_text())["command"].startswith("nala evaluate")
-    wrong = call("export", str(run), str(tmp_path))
-    assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1 and "exists" in wrong.stderr
-    assert "nala evaluate RUN" in call("--help").stdout
+    wrong = zygote.call(tmp_path, "export", str(run), str(tmp_path), code=2).stderr
+    assert wrong.count("\n") == 1 and "exists" in wrong
+    nala = Path(sys.executable).with_name("nala")
+    assert "nala evaluate RUN" in subprocess.run([nala, "--help"], capture_output=True, text=True).stdout
     start = time.monotonic()
-    assert "--include_path" in call("evaluate", "--help").stdout
+    done = subprocess.run([nala, "evaluate", "--help"], capture_output=True, text=True)
+    assert "--include_path" in done.stdout
     assert time.monotonic() - start < 2, "torch was loaded to print a help text"

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,21 +16,17 @@ from nala_platform.prompting import rewritten
 NALA = str(Path(sys.executable).with_name("nala"))
 
 
-def start(folder: Path, *words: str) -> subprocess.Popen[str]:
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
-    return subprocess.Popen(
-        [NALA, *words], cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+@pytest.fixture(scope="module")
+def nala(zygote) -> Callable[..., tuple[str, str]]:
+    """``nala(folder, *words, code=0)``: what the command prints, and what it says on stderr."""
 
+    def call(folder: Path, *words: str, code: int = 0) -> tuple[str, str]:
+        done = zygote.call(folder, *words, code=code, environment={"XDG_CACHE_HOME": str(folder / "cache")})
+        if code == 2:
+            assert done.stderr.count("\n") == 1 and done.stderr.startswith("nala: error: "), done.stderr
+        return done.stdout, done.stderr
 
-def nala(folder: Path, *words: str, code: int = 0) -> tuple[str, str]:
-    with start(folder, *words) as process:
-        out, err = process.communicate(timeout=300)
-    assert process.returncode == code, out + err
-    assert "Traceback" not in err
-    if code == 2:
-        assert err.count("\n") == 1 and err.startswith("nala: error: "), err
-    return out, err
+    return call
 
 
 TINY = ["--config", "smoke", "--data.context", "32", "--model.new_tokens", "5"]
@@ -45,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(folder: Path) -> str:
+def run(nala, folder: Path) -> str:
     """A run on it; the text is away afterwards."""
     sizes = ["--data.vocab_size", "300", "--model.network.vocab_size", "300"]
     own = ["--data.root", "my.txt", "--folder", "runs/first"]
@@ -67,7 +64,7 @@ def test_a_run_on_a_text_is_whole(folder: Path, run: str):
 PROMPT = "Line 3: naïve 日本 'words' #1\n{a: null}"
 
 
-def test_generate_prints_the_text_and_nothing_else_and_predict_the_same(folder: Path, run: str):
+def test_generate_prints_the_text_and_nothing_else_and_predict_the_same(nala, folder: Path, run: str):
     first, told = nala(folder, "generate", run, f"--prompt={PROMPT}", "--new_tokens", "12", "--seed", "1")
     assert first.startswith(PROMPT) and len(first) > len(PROMPT) + 5
     path = re.fullmatch(r"predictions: (.*)\n", told)
@@ -77,14 +74,16 @@ def test_generate_prints_the_text_and_nothing_else_and_predict_the_same(folder: 
     assert nala(folder, "generate", run, f"--prompt={PROMPT}", "--new_tokens", "12", "--seed", "2")[0] != first
 
 
-def test_each_line_of_a_file_is_gone_on_with(folder: Path, run: str):
+def test_each_line_of_a_file_is_gone_on_with(nala, folder: Path, run: str):
     (folder / "prompts.txt").write_text("Line 1\n\n trees\n")
     out, _ = nala(folder, "generate", run, "--prompts", "prompts.txt", "--new_tokens", "3", "--temperature", "0")
     assert re.fullmatch(r"Line 1.*\n trees.*\n", out, re.DOTALL)
 
 
 def test_text_comes_while_it_is_written(folder: Path, run: str):
-    with start(folder, "generate", run, "--prompt", "Line 1", "--new_tokens", "3000", "--temperature", "5") as process:
+    words = [NALA, "generate", run, "--prompt", "Line 1", "--new_tokens", "3000", "--temperature", "5"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(words, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         seen = process.stdout.read(len("Line 1") + 20)
         try:
@@ -104,13 +103,13 @@ def test_who_reads_a_part_of_it_or_letters_that_a_terminal_lacks_end_no_run_in_a
     assert done.stdout.startswith(b"??") and len(done.stdout) == 4
 
 
-def test_a_run_is_not_scored_without_its_text_or_with_other_tokens(folder: Path, run: str):
+def test_a_run_is_not_scored_without_its_text_or_with_other_tokens(nala, folder: Path, run: str):
     assert "my.txt does not exist" in nala(folder, "test", run, code=2)[1]
     (folder / "my.txt").write_text((folder / "away.txt").read_text().replace("words about", "sentences of"))
     assert "other tokens now than the run has learned" in nala(folder, "test", run, code=2)[1]
 
 
-def test_the_model_must_know_the_tokens_of_a_tokenizer(folder: Path, run: str):
+def test_the_model_must_know_the_tokens_of_a_tokenizer(nala, folder: Path, run: str):
     words = ["fit", "--task", "lm", "--config", "text", *TINY, "--data.root", "away.txt", "--data.tokenizer"]
     assert "add --model.network.vocab_size 257" in nala(folder, *words, "bytes", code=2)[1]
     out, _ = nala(folder, *words, f"{run}/tokenizer", "--model.network.vocab_size", "300")

@@ -1,16 +1,12 @@
 """The experiment that users make with their own configuration finds a difference where there is one."""
 
 import copy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from nala_platform.verify import difference, differences
-
-NALA = str(Path(sys.executable).with_name("nala"))
 
 
 def write(run: Path, checkpoint: dict, log: str) -> None:
@@ -51,15 +47,9 @@ def test_every_kind_of_difference_counts(one, other):
     assert difference(one, other) is not None and difference(one, copy.deepcopy(one)) is None
 
 
-def test_a_run_that_cannot_be_made_is_one_line(tmp_path: Path):
-    done = subprocess.run(
-        [NALA, "verify-resume", "--task", "cls", "--model.optimizer.lrr", "1"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert "exit code 2" in done.stderr and "lrr" in done.stderr
+def test_a_run_that_cannot_be_made_is_one_line(zygote, tmp_path: Path):
+    said = zygote.call(tmp_path, "verify-resume", "--task", "cls", "--model.optimizer.lrr", "1", code=2).stderr
+    assert said.count("\n") == 1 and "exit code 2" in said and "lrr" in said
 
 
 FORGETFUL = '''
@@ -80,11 +70,10 @@ class Forgetful(DigitsData):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("exact", [True, False])
-def test_a_run_is_verified_and_one_with_a_hidden_state_is_not(exact: bool, tmp_path: Path):
+def test_a_run_is_verified_and_one_with_a_hidden_state_is_not(exact: bool, zygote, tmp_path: Path):
     (tmp_path / "own.py").write_text(FORGETFUL)
-    words = ["--task", "cls", "--data.batch_size", "8"] if exact else ["--task", "cls", "--data", "own.Forgetful"]
-    done = subprocess.run([NALA, "verify-resume", *words], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == (0 if exact else 1), done.stdout + done.stderr
+    words = ["--kills", "2", "--data.batch_size", "8"] if exact else ["--kills", "1", "--data", "own.Forgetful"]
+    done = zygote.call(tmp_path, "verify-resume", "--task", "cls", *words, code=0 if exact else 1)
     assert ("equal to the bit" in done.stdout) == exact
     assert ("last.ckpt: /" in done.stdout) == (not exact)
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == ["own.py"]

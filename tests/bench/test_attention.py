@@ -1,8 +1,6 @@
 """``nala bench attention``: its figures mean what their columns say, and a mistake is one line."""
 
 import csv
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -149,10 +147,8 @@ def test_an_output_that_is_no_folder_is_one_line(bench: str, tmp_path: Path):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
-def test_no_device_is_exit_code_2():
-    command = [sys.executable, "-m", "nala_platform", "bench", "attention", "--device", "cuda"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
+def test_no_device_is_exit_code_2(zygote, tmp_path: Path):
+    done = zygote.call(tmp_path, "bench", "attention", "--device", "cuda", code=2)
     assert done.stderr == (
         "nala: error: --device cuda: torch sees no CUDA device here; --device cpu measures on the processor\n"
     )

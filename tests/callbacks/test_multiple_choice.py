@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -123,11 +121,9 @@ def test_a_text_without_items_is_said(capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.slow
-def test_two_processes_score_each_item_once(tmp_path: Path):
+def test_two_processes_score_each_item_once(zygote, tmp_path: Path):
     def nala(*words: str) -> Path:
-        command = [str(Path(sys.executable).with_name("nala")), *words, "--trainer.accelerator", "cpu"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        done = zygote.call(tmp_path, *words, "--trainer.accelerator", "cpu")
         return tmp_path / re.findall(r"run folder: (\S+)", done.stdout)[-1]
 
     def scores(folder: Path) -> dict[str, float]:

@@ -1,11 +1,11 @@
-"""One zygote for all, and the uninterrupted run of each task."""
+"""The uninterrupted run of each task, and one that was killed."""
 
 import os
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,12 +20,6 @@ from zygote import Zygote
 class Straight(NamedTuple):
     folder: Path
     seconds: float
-
-
-@pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
-    with Zygote() as started:
-        yield started
 
 
 @pytest.fixture(scope="session")

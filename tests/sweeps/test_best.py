@@ -1,7 +1,5 @@
 """best.yaml: what the best trial was given, as `nala fit` takes it."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -103,16 +101,10 @@ def test_without_a_finished_trial_there_is_none(tmp_path: Path):
     assert not (tmp_path / "best.yaml").exists()
 
 
-def fit(*words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "nala_platform", "fit", "--task", "cls", *words], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def test_nala_fit_runs_it_and_means_the_same_as_the_trial(zygote, tmp_path: Path):
+    def fit(*words: str) -> str:
+        return zygote.call(tmp_path, "fit", "--task", "cls", *words).stdout
 
-
-@pytest.mark.slow
-def test_nala_fit_runs_it_and_means_the_same_as_the_trial(tmp_path: Path):
     (tmp_path / "mine.yaml").write_text("model:\n  label_smoothing: 0.2\ntrainer:\n  max_epochs: 1\n")
     overrides = ["--config", str(tmp_path / "mine.yaml"), "--data.batch_size=32", "--model.optimizer=torch.optim.Adam"]
     best_of(tmp_path, overrides)

@@ -140,7 +140,7 @@ def test_a_time_limit_ends_a_trial(tmp_path: Path):
         (["smoke", "--", "--folder", "x"], "--folder cannot go to the trials of a sweep"),
     ],
 )
-def test_mistakes_are_one_line_and_leave_nothing(words: list[str], said: str, tmp_path: Path):
-    done = subprocess.run([NALA, "sweep", *words], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr
+def test_mistakes_are_one_line_and_leave_nothing(words: list[str], said: str, zygote, tmp_path: Path):
+    done = zygote.call(tmp_path, "sweep", *words, code=2)
+    assert said in done.stderr and done.stderr.count("\n") == 1, done.stderr
     assert list(tmp_path.iterdir()) == []

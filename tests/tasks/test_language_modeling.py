@@ -1,9 +1,6 @@
 """The loss of language modelling where padding and the end of a document are the same token."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -116,18 +113,13 @@ def test_where_no_bytes_are_known_none_are_scored():
     }
 
 
-@pytest.mark.slow
-def test_ready_tokens_without_a_tokenizer_are_trained_on_gone_on_with_and_exported(tmp_path: Path):
+def test_ready_tokens_without_a_tokenizer_are_trained_on_gone_on_with_and_exported(zygote, tmp_path: Path):
     for part in ("train", "val"):
         np.tile(np.arange(60, dtype=np.uint16), 60).tofile(tmp_path / f"{part}.bin")
     (tmp_path / "meta.pkl").write_bytes(b"not read")
 
     def nala(*words: str) -> str:
-        command = [str(Path(sys.executable).with_name("nala")), *words]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return zygote.call(tmp_path, *words).stdout
 
     data = ["--data.root", ".", "--data.vocab_size", "64", "--data.context", "32"]
     small = ["--model.network.vocab_size", "64", "--model.network.size", "nano", "--model.schedule.warmup", "1"]

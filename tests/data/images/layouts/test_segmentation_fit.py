@@ -1,30 +1,24 @@
 """The ADE20K recipe as a person types it, on a tiny tree: trained, tested, predicted by real processes."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-NALA = str(Path(sys.executable).with_name("nala"))
 TINY = ["--model.network.backbone=nalaformer_nano", "--model.network.decoder_width=64", "--data.augment.crop=64"]
 TINY += ["--data.augment.short_side=40", "--model.inference.short_side=40", "--model.inference.crop=32"]
 TINY += ["--data.batch_size=2", "--data.num_workers=0", "--config=smoke", "--trainer.accelerator=cpu"]
 
 
-def nala(folder, *words, code=0):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([NALA, *words], cwd=folder, capture_output=True, text=True, env=environment, timeout=300)
-    assert done.returncode == code and "Traceback" not in done.stderr, done.stdout + done.stderr
-    return done
+@pytest.fixture(scope="module")
+def nala(zygote):
+    """``nala(folder, *words, code=0)``: the command, and what it printed."""
+    return zygote.call
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(nala, tmp_path_factory):
     """Sky of stored 3 over road of stored 7, with unlabelled rows."""
     folder = tmp_path_factory.mktemp("ade")
     for split, count in (("training", 6), ("validation", 3)):
@@ -53,8 +47,7 @@ def test_the_recipe_trains_and_its_protocol_says_how_it_was_scored(run):
     assert (run / "predictions.png").stat().st_size > 5000
 
 
-@pytest.mark.slow
-def test_predictions_have_the_size_of_their_pictures_and_the_palette_of_the_classes(run):
+def test_predictions_have_the_size_of_their_pictures_and_the_palette_of_the_classes(nala, run):
     nala(run.parent, "predict", "run", "--trainer.accelerator=cpu")
     [folder] = (run / "predict").iterdir()
     for i in range(3):
@@ -64,8 +57,7 @@ def test_predictions_have_the_size_of_their_pictures_and_the_palette_of_the_clas
         assert np.isin(np.asarray(mask), (2, 6)).mean() > 0.4
 
 
-@pytest.mark.slow
-def test_validated_again_it_has_the_same_scores(run):
+def test_validated_again_it_has_the_same_scores(nala, run):
     found = []
     for _ in range(2):
         done = nala(run.parent, "validate", "run", "--trainer.accelerator=cpu", "--trainer.limit_val_batches=1.0")
