@@ -61,7 +61,7 @@ def ended(zygote, folder: Path, first: int) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("task", "rank", "number", "code"),
     [
-        ("sr", 0, signal.SIGKILL, -signal.SIGKILL),
+        pytest.param("sr", 0, signal.SIGKILL, -signal.SIGKILL, marks=pytest.mark.slow),
         ("sr", 1, signal.SIGKILL, 128 + signal.SIGKILL),
         pytest.param("lm", 1, signal.SIGKILL, 128 + signal.SIGKILL, marks=pytest.mark.campaign),
         pytest.param("lm", 0, signal.SIGKILL, -signal.SIGKILL, marks=pytest.mark.campaign),
@@ -110,7 +110,7 @@ def test_an_error_is_said_once(ranks: str, kind: str, code: int, line: str, zygo
 @pytest.mark.parametrize(
     ("task", "whom", "number"),
     [
-        ("sr", "all", signal.SIGTERM),
+        pytest.param("sr", "all", signal.SIGTERM, marks=pytest.mark.slow),
         ("cls", "rank 0", signal.SIGTERM),
         pytest.param("cls", "rank 1", signal.SIGTERM, marks=pytest.mark.campaign),
         pytest.param("cls", "rank 0", signal.SIGINT, marks=pytest.mark.campaign),

@@ -35,9 +35,13 @@ def campaign(zygote, folder: Path, task: str, reference, kills: int, seed: int) 
     print(f"{task}: killed after steps {struck}, {runs} runs to their end")
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_a_run_that_is_killed_again_and_again_ends_as_if_it_never_was(task: str, zygote, straight, tmp_path: Path):
-    campaign(zygote, tmp_path, task, straight(task), kills=5, seed=0)
+@pytest.mark.parametrize(
+    ("task", "kills"), [("cls", 3), ("lm", 3), *(pytest.param(task, 5, marks=pytest.mark.slow) for task in TASKS)]
+)
+def test_a_run_that_is_killed_again_and_again_ends_as_if_it_never_was(
+    task: str, kills: int, zygote, straight, tmp_path: Path
+):
+    campaign(zygote, tmp_path, task, straight(task), kills, seed=0)
 
 
 @pytest.mark.campaign

@@ -182,12 +182,12 @@ def test_another_batch_size_within_an_epoch_draws_each_sample_once(zygote, tmp_p
     )
     task = ("fit", "--task", "cls", "--resume", "auto", "--folder", "run", "--trainer.callbacks+", "mine.Names")
     small = (*task, "--trainer.max_epochs", "1", "--checkpoint.every_n_steps", "1", "--trainer.limit_val_batches", "1")
-    for size, step in (("8", 4), ("16", 7)):
+    for size, step in (("32", 4), ("64", 7)):
         pid = zygote.start(tmp_path, *small, "--data.batch_size", size, "--checkpoint.every_n_steps", "2")
         wait_for(tmp_path / "run", step, 120)
         os.kill(pid, signal.SIGKILL)
         zygote.wait(pid)
-    zygote.run(tmp_path, *small, "--data.batch_size", "16")
+    zygote.run(tmp_path, *small, "--data.batch_size", "64")
     lines = [line.split() for line in (tmp_path / "names.txt").read_text().splitlines()]
     drawn = {int(step): names for step, *names in lines}  # of a step that was done twice, the one that counts
     names = [name for step in drawn for name in drawn[step]]
@@ -220,6 +220,7 @@ def test_one_process_at_a_time_trains_a_run(zygote, straight, run: Path, tmp_pat
     assert not (run / ".lock").exists()
 
 
+@pytest.mark.slow
 def test_compiled_and_plain_runs_read_each_other(zygote, run: Path, tmp_path: Path):
     """R14: the same keys, both ways; compiled by a backend that needs no compiler."""
     keys = torch.load(run / LAST, weights_only=True)["state_dict"].keys()

@@ -44,7 +44,7 @@ def compare(zygote, folder: Path, settings: tuple[str, ...], kills: tuple[int, .
 
 
 def test_the_check_before_the_first_epoch_shifts_no_random_number(zygote, tmp_path: Path):
-    compare(zygote, tmp_path, ("--trainer.num_sanity_val_steps", "2"), (3, 7))
+    compare(zygote, tmp_path, ("--trainer.num_sanity_val_steps", "2"), (7,))
 
 
 @pytest.mark.campaign
