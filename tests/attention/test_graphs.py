@@ -10,11 +10,21 @@ from torch.export import Dim
 
 from nala_platform.attention import ATTENTION
 
-OTHERS = [("softmax", True), ("linear", False)]
-CASES = pytest.mark.parametrize(("name", "is_causal"), [("nala", False), ("nala", True), *OTHERS])
-QUICK = pytest.mark.parametrize(
+
+def marked(*cases, mark):
+    return [pytest.param(*case, marks=mark) for case in cases]
+
+
+PLAIN, CAUSAL, OTHERS = ("nala", False), ("nala", True), [("softmax", True), ("linear", False)]
+CASES = pytest.mark.parametrize(("name", "is_causal"), [PLAIN, CAUSAL, *OTHERS])
+# What inductor makes code of has been traced too: of each case one of the two is enough, and the other is a campaign.
+TRACED = pytest.mark.parametrize(
     ("name", "is_causal"),
-    [("nala", False), *(pytest.param(*case, marks=pytest.mark.slow) for case in [("nala", True), *OTHERS])],
+    [PLAIN, *marked(*OTHERS, mark=pytest.mark.slow), *marked(CAUSAL, mark=pytest.mark.campaign)],
+)
+GENERATED = pytest.mark.parametrize(
+    ("name", "is_causal"),
+    [*marked(PLAIN, CAUSAL, mark=pytest.mark.slow), *marked(*OTHERS, mark=pytest.mark.campaign)],
 )
 
 
@@ -56,19 +66,19 @@ def test_export(arguments, name, is_causal, B):
         torch.testing.assert_close(exported(*arguments(N, B=B)), module(*arguments(N, B=B)), rtol=1e-9, atol=1e-8)
 
 
-@QUICK
+@TRACED
 def test_compile_in_one_graph(arguments, name, is_causal):
     """Through the tracer and the autograd of the compiler; inductor's code generation is in the slow test."""
     _check_compiled(Module(name, is_causal), arguments, lengths=(70, 33), compiler="aot_eager", dtype=torch.float64)
 
 
+@pytest.mark.slow
 def test_compile_in_half_precision(arguments):
     """Where the gradients of queries and keys pass a function of our own."""
     _check_compiled(Module("nala", False), arguments, lengths=(33,), compiler="aot_eager", dtype=torch.bfloat16)
 
 
-@pytest.mark.slow
-@CASES
+@GENERATED
 def test_compile_with_inductor(arguments, name, is_causal):
     _check_compiled(Module(name, is_causal), arguments, lengths=(70, 64, 1), compiler="inductor", dtype=torch.float64)
 

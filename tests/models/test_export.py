@@ -51,12 +51,12 @@ def compiled_against_eager(make, backend):
     assert (compiled_grad - grad).norm() < 1e-3 * grad.norm()
 
 
-@pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
-def test_compile_in_one_graph(make):
-    compiled_against_eager(make, "aot_eager")
+def test_compile_in_one_graph():
+    """The others below: what inductor makes code of has been traced too."""
+    compiled_against_eager(NETWORKS["default"], "aot_eager")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
-def test_compile_in_one_graph_with_the_default_backend(make):
-    compiled_against_eager(make, "inductor")
+@pytest.mark.parametrize("name", ["all nala, learned", "segmenter"])
+def test_compile_in_one_graph_with_the_default_backend(name):
+    compiled_against_eager(NETWORKS[name], "inductor")

@@ -110,7 +110,7 @@ def test_an_error_is_said_once(ranks: str, kind: str, code: int, line: str, zygo
 @pytest.mark.parametrize(
     ("task", "whom", "number"),
     [
-        pytest.param("sr", "all", signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param("sr", "all", signal.SIGTERM, marks=pytest.mark.campaign),
         ("cls", "rank 0", signal.SIGTERM),
         pytest.param("cls", "rank 1", signal.SIGTERM, marks=pytest.mark.campaign),
         pytest.param("cls", "rank 0", signal.SIGINT, marks=pytest.mark.campaign),

@@ -13,7 +13,7 @@ from nala_platform.runs.checkpoint_file import read_note
 
 @pytest.mark.parametrize(
     ("task", "number"),
-    [("cls", signal.SIGTERM), ("sr", signal.SIGINT), pytest.param("sr", signal.SIGTERM, marks=pytest.mark.slow)],
+    [("cls", signal.SIGTERM), ("sr", signal.SIGINT), pytest.param("sr", signal.SIGTERM, marks=pytest.mark.campaign)],
 )
 def test_a_signal_saves_and_leaves(task: str, number: int, zygote, straight, tmp_path: Path):
     """The signal goes to the whole group, loader workers too, as a terminal and a batch system send it."""
