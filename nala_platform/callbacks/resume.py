@@ -71,6 +71,15 @@ class ExactResume(Callback):
             _apply_configured_rate(trainer)
         self._restore_log(trainer)
 
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Count no epoch that a limit has cut short, as Lightning does: what is logged from now on would say another
+        epoch than it says in a run that goes on from here.
+        """
+        epochs: Any = trainer.fit_loop.epoch_progress.current
+        batches: Any = trainer.fit_loop.epoch_loop.batch_progress.current
+        if epochs.completed == epochs.ready and batches.completed < trainer.num_training_batches:
+            epochs.processed = epochs.completed = epochs.ready - 1
+
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """A run that had nothing left to train has not started."""
         self._restore_log(trainer)
@@ -142,10 +151,7 @@ def _position(trainer: Trainer, validating: bool) -> Position:
     batches: Any = trainer.fit_loop.epoch_loop.batch_progress.current
     if epochs.completed < epochs.ready:
         return Position(epochs.processed, batches.completed, validating)
-    # Training has ended. Lightning counts the last epoch as done even if it was cut short.
-    if batches.completed < trainer.num_training_batches:
-        return Position(epochs.processed - 1, batches.completed)
-    return Position(epochs.processed, 0)
+    return Position(epochs.processed, 0)  # training has ended, and with it an epoch
 
 
 def _settle(loops: dict[str, Any], trainer: Trainer, position: Position) -> None:
