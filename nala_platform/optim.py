@@ -1,5 +1,6 @@
 """Parameter groups and the learning-rate schedule that every task trains with."""
 
+import inspect
 import math
 from collections.abc import Callable
 from functools import partial
@@ -11,6 +12,9 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from nala_platform.errors import UserError
 
+# What a schedule calls the number of optimizer steps of the run, which it is given behind the optimizer: here, in torch
+# and in transformers.
+STEPS = ("total_steps", "T_max", "total_iters", "num_training_steps")
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
 
 
@@ -170,6 +174,27 @@ class WarmupPoly(_Warmup):
         if power <= 0:
             raise UserError(f"schedule.power must be above 0, got {power}")
         super().__init__(optimizer, total_steps, warmup, final, partial(warmup_poly, power=power))
+
+
+def check_schedule(schedule: Callable[..., Any]) -> None:
+    """Refuse a class whose second argument is not the number of steps (`STEPS`): it would be taken for another value.
+
+    Args:
+        schedule: a class, or a `partial` that makes one, as the command line gives it; a function is let pass.
+
+    Raises:
+        UserError: it cannot be built from the optimizer and the number of steps of the run.
+    """
+    kind = schedule.args[-1] if isinstance(schedule, partial) and schedule.args else schedule
+    if not isinstance(kind, type):
+        return
+    second = [*inspect.signature(kind).parameters, "nothing", "nothing"][1]
+    if second not in STEPS:
+        raise UserError(
+            f"model.schedule: {kind.__name__} takes {second} where it is given the number of steps of the run: name "
+            "nala_platform.optim.WarmupCosine or WarmupPoly, torch's CosineAnnealingLR or PolynomialLR, or a class of "
+            f"your own that takes (optimizer, {STEPS[0]}, …)"
+        )
 
 
 def _warmup_steps(warmup: int | float, total_steps: int) -> int:

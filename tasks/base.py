@@ -15,7 +15,7 @@ from torchmetrics import Metric
 
 from nala_platform.errors import DivergedError, UserError
 from nala_platform.metrics import Mean
-from nala_platform.optim import parameter_groups
+from nala_platform.optim import check_schedule, parameter_groups
 
 ScheduleCallable = Callable[[Optimizer, int], LRScheduler]
 
@@ -44,7 +44,7 @@ class Task(LightningModule, ABC):
         network: what is trained, ready built; it tells ``num_classes`` where the task has classes.
         optimizer: makes the optimizer from parameter groups (`nala_platform.optim.parameter_groups`).
         schedule: makes the learning-rate schedule from the optimizer and the number of optimizer steps of the run;
-            stepped once an optimizer step.
+            stepped once an optimizer step. A class has to take both: see `nala_platform.optim.check_schedule`.
         scores: accumulates the metric of one split; validation and test each get a copy.
 
     Logged: ``train/loss_step`` and ``lr`` by step, ``train/loss_epoch``; ``val/loss`` and ``test/loss``, each
@@ -59,6 +59,7 @@ class Task(LightningModule, ABC):
         self, *, network: nn.Module, optimizer: OptimizerCallable, schedule: ScheduleCallable, scores: Metric
     ) -> None:
         super().__init__()
+        check_schedule(schedule)
         self.network = network
         # Wrapped, because weight averaging copies the module deeply: a function is shared, jsonargparse's callable
         # would take the parser, the trainer and its child processes along.

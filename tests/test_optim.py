@@ -1,14 +1,16 @@
 """Which parameters are decayed, and the learning rate at each step."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, ExponentialLR, LinearLR, PolynomialLR, StepLR
 
 from nala_platform.errors import UserError
 from nala_platform.models.vision import classifier
-from nala_platform.optim import WarmupCosine, WarmupPoly, parameter_groups
+from nala_platform.optim import WarmupCosine, WarmupPoly, check_schedule, parameter_groups
 
 
 def test_only_maps_are_decayed():
@@ -104,3 +106,41 @@ def test_a_schedule_that_makes_no_sense_is_refused(warmup: int | float, final: f
 def test_the_state_is_plain():
     schedule = WarmupCosine(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0), 10)
     assert all(isinstance(value, int | float | bool | list | type(None)) for value in schedule.state_dict().values())
+
+
+class OfOptimizer:
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+
+def build(kind: type, *args: object, **options: object) -> object:
+    """As jsonargparse calls a class."""
+    return kind(*args, **options)
+
+
+@pytest.mark.parametrize("kind", [WarmupCosine, WarmupPoly, CosineAnnealingLR, PolynomialLR])
+def test_a_schedule_over_the_run_is_accepted_and_ends_with_it(kind: type):
+    schedule = partial(build, kind)
+    check_schedule(schedule)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    made = schedule(optimizer, 10)
+    for _ in range(10):
+        optimizer.step()
+        made.step()
+    assert made.get_last_lr()[0] < 0.02
+
+
+@pytest.mark.parametrize(
+    ("kind", "second"),
+    [(ConstantLR, "factor"), (LinearLR, "start_factor"), (StepLR, "step_size"), (ExponentialLR, "gamma")],
+)
+def test_a_schedule_that_would_take_the_steps_for_another_value_is_refused(kind: type, second: str):
+    for schedule in (kind, partial(build, kind, last_epoch=-1)):
+        with pytest.raises(UserError, match=f"^model.schedule: {kind.__name__} takes {second} where "):
+            check_schedule(schedule)
+
+
+def test_a_function_and_a_class_of_one_argument():
+    check_schedule(lambda optimizer, steps: ConstantLR(optimizer))
+    with pytest.raises(UserError, match="OfOptimizer takes nothing where"):
+        check_schedule(OfOptimizer)

@@ -6,7 +6,7 @@ import pytest
 
 from nala_platform import argv
 from nala_platform.errors import UserError
-from nala_platform.experiment import Experiment
+from nala_platform.experiment import Experiment, run
 from nala_platform.parse_errors import explain
 from nala_platform.runs.lock import RunLock
 
@@ -52,6 +52,14 @@ def test_in_a_file(tmp_path: Path, text: str, message: str):
     mine = tmp_path / "mine.yaml"
     mine.write_text(text)
     assert parse_error("--task", "seg", "--config", str(mine)).startswith(message)
+
+
+def test_a_schedule_that_would_take_the_steps_for_another_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["fit", "--task", "cls", "--model.schedule", "torch.optim.lr_scheduler.ConstantLR"]
+    with pytest.raises(UserError, match=r"^model\.schedule: ConstantLR takes factor where ") as caught:
+        run(argv.expand(words))
+    assert "\n" not in str(caught.value) and not [*tmp_path.iterdir()]
 
 
 def test_inside_a_group_of_settings():
