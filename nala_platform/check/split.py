@@ -1,10 +1,17 @@
 """What is known of a split after a look at each sample of it."""
 
+import os
+from array import array
 from collections import Counter
+from collections.abc import Iterator
 from statistics import median_low
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from nala_platform.check.walk import Facts
+
+_NONE = -(2**63)  # no label
 
 
 class Split:
@@ -78,24 +85,48 @@ class Copy(NamedTuple):
 class Copies:
     """Finds pictures that stand in two splits, or in two classes.
 
-    Attributes:
-        leaks: copies in different splits.
-        contradictions: copies of different classes.
+    It keeps some 40 bytes of each picture beside its name, and no object: there may be many millions.
     """
 
     def __init__(self) -> None:
-        self._first: dict[bytes, tuple[str, str, int | None]] = {}
-        self.leaks: list[Copy] = []
-        self.contradictions: list[Copy] = []
+        self._digests, self._names = bytearray(), bytearray()
+        self._ends, self._labels, self._splits = array("Q", [0]), array("q"), array("B")
+        self._split_names: list[str] = []
 
     def add(self, split: str, facts: Facts) -> None:
-        """Compare a sample with those before it."""
+        """Keep a sample to compare it with the others."""
         if not facts.digest or facts.problem is not None:
             return
-        name = str(facts.files[0].path) if facts.files else facts.name
-        there, other, label = self._first.setdefault(facts.digest, (split, name, facts.label))
-        copy = Copy(other, name, (there, split), (label, facts.label))
-        if there != split:
-            self.leaks.append(copy)
-        if label != facts.label:
-            self.contradictions.append(copy)
+        if split not in self._split_names:
+            self._split_names.append(split)
+        self._digests += facts.digest
+        self._names += os.fsencode(str(facts.files[0].path) if facts.files else facts.name)
+        self._ends.append(len(self._names))
+        self._labels.append(_NONE if facts.label is None else facts.label)
+        self._splits.append(self._split_names.index(split))
+
+    @property
+    def leaks(self) -> list[Copy]:
+        """Copies in different splits."""
+        return [copy for copy in self._found() if copy.splits[0] != copy.splits[1]]
+
+    @property
+    def contradictions(self) -> list[Copy]:
+        """Copies of different classes."""
+        return [copy for copy in self._found() if copy.labels[0] != copy.labels[1]]
+
+    def _found(self) -> Iterator[Copy]:
+        """Each picture that was there before, with the first one that is the same, in order."""
+        digest_N2 = np.frombuffer(bytes(self._digests), np.uint64).reshape(-1, 2)
+        order_N = np.lexsort(digest_N2.T)  # stable: of equal ones the first comes first
+        is_first_N = np.ones(len(order_N), dtype=bool)
+        is_first_N[1:] = (digest_N2[order_N[1:]] != digest_N2[order_N[:-1]]).any(axis=1)
+        begin_N = np.maximum.accumulate(np.where(is_first_N, np.arange(len(order_N)), 0))
+        again_N, before_N = order_N[~is_first_N], order_N[begin_N[~is_first_N]]
+        for second, first in sorted(zip(again_N.tolist(), before_N.tolist(), strict=True)):
+            splits = [self._split_names[self._splits[index]] for index in (first, second)]
+            labels = [None if self._labels[index] == _NONE else self._labels[index] for index in (first, second)]
+            yield Copy(self._name(first), self._name(second), (splits[0], splits[1]), (labels[0], labels[1]))
+
+    def _name(self, index: int) -> str:
+        return os.fsdecode(bytes(self._names[self._ends[index] : self._ends[index + 1]]))
