@@ -21,14 +21,12 @@ from nala_platform.attention.blocks.closed_form import (
     Bound,
     Map,
     Query,
-    Turns,
-    Words,
     key_gradient,
     key_map,
     query_gradient,
     query_map,
-    rotated,
 )
+from nala_platform.attention.blocks.words import Turns, Words, rotated
 from nala_platform.attention.precision import widen
 from nala_platform.attention.signature import AlphaRange
 
@@ -79,11 +77,22 @@ def shown(x_BHLD: Tensor, hidden_BL: Tensor | None) -> Tensor:
     return x_BHLD if hidden_BL is None else x_BHLD.masked_fill(hidden_BL[:, None, ..., None], 0.0)
 
 
-def turned(x_BHLF: Tensor, turn: Turns | None, words: Words, *, back: bool = False) -> Tensor:
-    """Rotated features, by the opposite angles if ``back``; without a rotation the same."""
+def turned(x_BHLF: Tensor, turn: Turns | None, words: Words) -> Tensor:
+    """Rotated features; without a rotation the same."""
+    return x_BHLF if turn is None else rotated(x_BHLF, turn.forth_L2P, words.like(x_BHLF))
+
+
+def turned_at_last(x_BHLF: Tensor, turn: Turns | None, words: Words) -> Tensor:
+    """As ``turned``, for features that nobody asks for afterwards."""
+    return x_BHLF if turn is None else words.turn(x_BHLF, turn.forth_L2P)
+
+
+def turned_back(grad_BHLF: Tensor, turn: Turns | None, words: Words) -> Tensor:
+    """The gradient of features from that of rotated ones, which is given up."""
     if turn is None:
-        return x_BHLF
-    return rotated(x_BHLF, turn.back_L1P if back else turn.forth_L1P, words.like(x_BHLF))
+        return grad_BHLF
+    assert turn.back_L2P is not None  # a backward pass has it
+    return words.turn(grad_BHLF, turn.back_L2P)
 
 
 def key_sums(
@@ -91,8 +100,9 @@ def key_sums(
 ) -> Sums:
     """The sums over the keys of a block."""
     key = key_map(shown(key_BHLD, hidden_BL), setting.what, setting.words)
-    rotated_BHLF = turned(key.feature_LF, turn, setting.words)
-    return Sums(rotated_BHLF.mT @ shown(value_BHLE, hidden_BL), key.feature_LF.sum(-2))
+    key_BHF = key.feature_LF.sum(-2)
+    rotated_BHLF = turned_at_last(key.feature_LF, turn, setting.words)
+    return Sums(rotated_BHLF.mT @ shown(value_BHLE, hidden_BL), key_BHF)
 
 
 def query_out(query_BHLD: Tensor, means: Sums, turn: Turns | None, alpha_range: AlphaRange, setting: Setting) -> Tensor:
@@ -101,7 +111,7 @@ def query_out(query_BHLD: Tensor, means: Sums, turn: Turns | None, alpha_range: 
     low, high = shaped(alpha_range, query_BHLD)
     query = query_map(query_BHLD, low, high, setting.what, setting.words)
     denominator_BHL1 = query.feature_LF @ means.key_BHF[..., None] + setting.eps
-    rotated_BHLF = turned(query.feature_LF, turn, setting.words)
+    rotated_BHLF = turned_at_last(query.feature_LF, turn, setting.words)
     out_BHLE = setting.words.new(rotated_BHLF, means.key_value_BHFE.shape[-1])
     return torch.matmul(rotated_BHLF, means.key_value_BHFE, out=out_BHLE).div_(denominator_BHL1)
 
@@ -126,9 +136,7 @@ def query_back(
     product_BHLF = torch.mul(rotated_BHLF, score_grad_BHLF, out=words.like(rotated_BHLF))
     by_denominator_BHL1 = -product_BHLF.sum(-1, keepdim=True) / denominator_BHL1
     sums = Sums(rotated_BHLF.mT @ grad_BHLE, (query.feature_LF.mT @ by_denominator_BHL1)[..., 0])
-    grad_BHLF = turned(score_grad_BHLF, turn, words, back=True).addcmul_(
-        by_denominator_BHL1, means.key_BHF[..., None, :]
-    )
+    grad_BHLF = turned_back(score_grad_BHLF, turn, words).addcmul_(by_denominator_BHL1, means.key_BHF[..., None, :])
     grad_BHLD, by_exponent_BHL1 = query_gradient(query, grad_BHLF, low, high, setting.what, words)
     return QueryGradient.of(grad_BHLD, by_exponent_BHL1, query, sums)
 
@@ -147,6 +155,6 @@ def key_back(
     rotated_BHLF = turned(key.feature_LF, turn, words)
     value_BHLE = shown(value_BHLE, hidden_BL)
     score_grad_BHLF = torch.matmul(value_BHLE, grad.key_value_BHFE.mT, out=words.like(rotated_BHLF))
-    grad_BHLF = turned(score_grad_BHLF, turn, words, back=True).add_(grad.key_BHF[..., None, :])
+    grad_BHLF = turned_back(score_grad_BHLF, turn, words).add_(grad.key_BHF[..., None, :])
     by_value = torch.matmul(rotated_BHLF, grad.key_value_BHFE, out=words.like(value_BHLE))
     return key_gradient(key, grad_BHLF, setting.what, words), by_value

@@ -4,8 +4,10 @@ Shapes: B batch, H heads, N queries, M keys, L tokens of a block, D head size, E
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from nala_platform.attention.blocks.both_ways import (
@@ -18,13 +20,17 @@ from nala_platform.attention.blocks.both_ways import (
     query_out,
 )
 from nala_platform.attention.blocks.causal import STRETCH, causal_back, causal_out
-from nala_platform.attention.blocks.closed_form import WORDS, Map, Scratch, Turns, Words, turns
+from nala_platform.attention.blocks.closed_form import Map
+from nala_platform.attention.blocks.words import EAGER, Scratch, Turns, Words, nowhere, turns
 from nala_platform.attention.precision import widest
-from nala_platform.attention.signature import AlphaRange, Options
+from nala_platform.attention.signature import AlphaRange, Options, Rope
 
-CACHED = 1 << 18
-"""Numbers of one tensor of a block on a CPU: a megabyte in float32. With half of it starting the operators costs more
-than the cache saves, with twice as much nothing is won (two cores with 2 MB of second-level cache each)."""
+CACHED = 1 << 19
+"""Numbers of one tensor of a block on a CPU: two megabytes in float32. With half of it starting the operators costs
+more than the cache saves, with twice as much nothing is won (two cores with 2 MB of second-level cache each)."""
+FRESH = 1 << 16
+"""Numbers of one tensor of a whole call on a CPU up to which results get memory of their own: malloc still hands it out
+sooner than `Scratch`, which saves mapping it."""
 LAUNCHED = 1 << 25
 """On other devices: so many that starting a kernel is no part of the time, and still no second copy of a long input."""
 SHORTEST = 128
@@ -45,7 +51,7 @@ class Kernels(NamedTuple):
     causal_back: Callable[..., tuple[QueryGradient, Tensor, Tensor]]
 
 
-AS_THEY_ARE = Kernels(WORDS, key_sums, query_out, query_back, key_back, causal_out, causal_back)
+AS_THEY_ARE = Kernels(EAGER, key_sums, query_out, query_back, key_back, causal_out, causal_back)
 
 
 class Rows(NamedTuple):
@@ -92,7 +98,7 @@ class Call(NamedTuple):
 
     groups: list[Rows]
     length: int
-    turns: Turns | None
+    turns: Callable[[slice], Turns] | None
     setting: Setting
     options: Options
     kernels: Kernels
@@ -110,10 +116,7 @@ class Call(NamedTuple):
 
     def turn(self, block: slice) -> Turns | None:
         """The rotation of its tokens."""
-        if self.turns is None:
-            return None
-        forth, back = self.turns
-        return Turns(forth[block], None if back is None else back[block])
+        return None if self.turns is None else self.turns(block)
 
     def hidden(self, rows: Rows, block: slice) -> Tensor | None:
         """Which keys are ignored, (B, L)."""
@@ -139,12 +142,6 @@ class Call(NamedTuple):
 
 def cut_up(query: Tensor, value: Tensor, options: Options, kernels: Kernels, *, both: bool) -> Call:
     """``both``: with the opposite rotations, for a backward pass."""
-    what = Map(options.direction, options.alpha_gate, options.key_power)
-    words = kernels.words
-    if kernels is AS_THEY_ARE and query.device.type == "cpu":
-        words = words._replace(new=Scratch())
-    setting = Setting(what, words, options.eps)
-    rotation = None if options.rope is None else turns(options.rope, widest(query), both=both)
     size, values = query.shape[-1], value.shape[-1]
     least = SHORTEST
     if options.is_causal:
@@ -155,4 +152,17 @@ def cut_up(query: Tensor, value: Tensor, options: Options, kernels: Kernels, *, 
     groups, length = cut(batch, heads, tokens, width=max(size, values), budget=budget, least=least)
     if options.is_causal and length > STRETCH:
         length -= length % STRETCH
-    return Call(groups, length, rotation, setting, options, kernels)
+    words, whole = kernels.words, length >= tokens
+    if words.reuses and query.device.type == "cpu" and batch * heads * tokens * max(size, values) > FRESH:
+        words = words._replace(new=Scratch())
+    what = Map(options.direction, options.alpha_gate, options.key_power)
+    rotation = None if options.rope is None else _rotation(options.rope, whole, widest(query), words, both=both)
+    return Call(groups, length, rotation, Setting(what, words, options.eps), options, kernels)
+
+
+def _rotation(rope: Rope, whole: bool, dtype: torch.dtype, words: Words, *, both: bool) -> Callable[[slice], Turns]:
+    """``Call.turns``: made once where a block is the whole input, else with each, as all would be a second input."""
+    if whole:
+        made = turns(rope, slice(None), dtype, words._replace(new=nowhere), both=both)
+        return lambda block: made
+    return partial(turns, rope, dtype=dtype, words=words, both=both)

@@ -13,16 +13,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nala_platform.attention.blocks.both_ways import QueryGradient, Setting, Sums, shaped, shown, turned
+from nala_platform.attention.blocks.both_ways import QueryGradient, Setting, Sums, shaped, shown, turned, turned_back
 from nala_platform.attention.blocks.closed_form import (
     Key,
     Query,
-    Turns,
     key_gradient,
     key_map,
     query_gradient,
     query_map,
 )
+from nala_platform.attention.blocks.words import Turns
 from nala_platform.attention.precision import widen
 from nala_platform.attention.signature import AlphaRange
 
@@ -133,7 +133,7 @@ def causal_back(
     weight_BHTCC = e_BHTC1.expand_as(scores_BHTCC).tril()
     phi_q_grad = weight_BHTCC @ parts.key.feature_LF + e_BHTC1 * parts.before.key_BHF[..., None, :]
     phi_k_grad = weight_BHTCC.mT @ phi_q + after.key_BHF[..., None, :]
-    q_grad_BHTCF, k_grad_BHTCF = (turned(x, turn, words, back=True) for x in (q_grad_BHTCF, k_grad_BHTCF))
+    q_grad_BHTCF, k_grad_BHTCF = (turned_back(x, turn, words) for x in (q_grad_BHTCF, k_grad_BHTCF))
     low, high = shaped(alpha_range, q)
     query_grad = query_gradient(parts.query, phi_q_grad.add_(q_grad_BHTCF), low, high, setting.what, words)
     key_grad_BHTCD = key_gradient(parts.key, phi_k_grad.add_(k_grad_BHTCF), setting.what, words)

@@ -13,20 +13,18 @@ alike, which no product of the two can tell. With f the features and g the gradi
 Logarithms and exponentials in place of powers, and no choice between two tensors, because those are vectorised and
 powers and ``torch.where`` on a CPU are not: a factor of four and of thirty. To x the least normal number is added
 before the logarithm and the division, which changes 0 alone; a component that is 0 has t = 0, w = 0 and gradient 0.
-Written once for PyTorch's own kernels and for the compiler, which differ in `Words`.
+Written once for PyTorch's own kernels and for the compiler, which differ in ``words``.
 
 Shapes: L tokens of a block, D head size; leading axes are left alone. Everything is float32 or float64.
 """
 
-import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from nala_platform.attention.blocks.words import Words
 from nala_platform.attention.feature_map import GATES, NORM_EPS, SHARPNESS, WIDEST_ANGLE
-from nala_platform.attention.signature import Rope
 
 Bound = Tensor | float
 """An end of the range of exponents: a number, or a tensor that broadcasts against (..., L, 1)."""
@@ -38,27 +36,6 @@ class Map(NamedTuple):
     direction: str
     alpha_gate: str
     key_power: float
-
-
-class Words(NamedTuple):
-    """What PyTorch's own kernels and the compiler are best told in different words."""
-
-    new: Callable[[Tensor, int], Tensor | None]
-    """(x (..., L, X), Y) -> where to put a result (..., L, Y), as an operator's ``out``; None: in memory of its own"""
-    split: Callable[[Tensor, Tensor | None], Tensor]
-    """t (..., D), where to put it -> [max(t, 0) ; min(t, 0)] (..., 2D)"""
-
-    def like(self, x_LX: Tensor) -> Tensor | None:
-        """``new`` of the same width."""
-        return self.new(x_LX, x_LX.shape[-1])
-
-
-class Turns(NamedTuple):
-    """A rotation and its opposite, (L, 1, D / 2) complex: a product of complex numbers is what PyTorch vectorises."""
-
-    forth_L1P: Tensor
-    back_L1P: Tensor | None
-    """None in a forward pass."""
 
 
 class Base(NamedTuple):
@@ -156,7 +133,7 @@ def _base(x_LD: Tensor, norm_L1: Tensor | None, direction: str, words: Words) ->
 
 def _features(signed_LD: Tensor, base: Base, words: Words) -> Tensor:
     if base.angle is None:
-        return words.split(signed_LD, words.new(signed_LD, 2 * signed_LD.shape[-1]))
+        return words.split(signed_LD, words)
     _, cos_LD, sin_LD = base.angle
     size_LD = signed_LD.abs()
     return torch.cat((size_LD * cos_LD, size_LD * sin_LD), dim=-1)
@@ -182,66 +159,3 @@ def _to_x(direct_LD: Tensor, angular_LD: Tensor | None, radial_L1: Tensor | None
         turned_L1 = (angular_LD * base.x_LD).sum(-1, keepdim=True) * scale_L1 / base.norm_L1.square()
         radial_L1 = -turned_L1 if radial_L1 is None else radial_L1 - turned_L1
     return grad_LD if radial_L1 is None else grad_LD.addcmul_(base.x_LD, radial_L1)
-
-
-class Scratch:
-    """Memory for the results of one block, used again by the next: ``Words.new`` of a CPU.
-
-    Fresh memory for each result would be mapped in page by page and given back at once: half of the time of a block.
-    """
-
-    def __init__(self) -> None:
-        self._parts: list[Tensor] = []
-        self._taken = 0
-
-    def again(self) -> None:
-        """Begin the next block: what was given is free."""
-        self._taken = 0
-
-    def __call__(self, x_LX: Tensor, width: int) -> Tensor:
-        """See ``Words.new``."""
-        shape = (*x_LX.shape[:-1], width)
-        size = math.prod(shape)
-        if self._taken == len(self._parts):
-            self._parts.append(x_LX.new_empty(size))
-        if self._parts[self._taken].numel() < size:
-            self._parts[self._taken] = x_LX.new_empty(size)
-        self._taken += 1
-        return self._parts[self._taken - 1][:size].view(shape)
-
-
-def nowhere(x_LX: Tensor, width: int) -> None:
-    """``Words.new`` where fresh memory costs nothing: PyTorch keeps that of a GPU, the compiler plans its own."""
-
-
-def _split(signed_LD: Tensor, out_LF: Tensor | None) -> Tensor:
-    size = signed_LD.shape[-1]
-    if out_LF is None:
-        return torch.cat((signed_LD.clamp_min(0), signed_LD.clamp_max(0)), dim=-1)
-    torch.clamp_min(signed_LD, 0, out=out_LF[..., :size])
-    torch.clamp_max(signed_LD, 0, out=out_LF[..., size:])
-    return out_LF
-
-
-def turns(rope: Rope, dtype: torch.dtype, *, both: bool) -> Turns:
-    """From rotary tables (N, D), in which the entries of a pair are equal."""
-    cos_NP, sin_NP = (table_ND[:, 0::2] for table_ND in rope)
-    forth_NP2 = cos_NP.new_empty((*cos_NP.shape, 2), dtype=dtype)
-    forth_NP2[..., 0], forth_NP2[..., 1] = cos_NP, sin_NP
-    forth_N1P = torch.view_as_complex(forth_NP2)[:, None]
-    return Turns(forth_N1P, forth_N1P.conj_physical() if both else None)
-
-
-def rotated(x_LF: Tensor, turn_L1P: Tensor | None, out_LF: Tensor | None) -> Tensor:
-    """The features, each half alike; without a rotation the same, and not ``out``."""
-    if turn_L1P is None:
-        return x_LF
-
-    def pairs(y_LF: Tensor) -> Tensor:
-        return torch.view_as_complex(y_LF.unflatten(-1, (2, turn_L1P.shape[-1], 2)))
-
-    turned = torch.mul(pairs(x_LF), turn_L1P, out=None if out_LF is None else pairs(out_LF))
-    return torch.view_as_real(turned).flatten(-3)
-
-
-WORDS = Words(nowhere, _split)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from nala_platform.attention.blocks.both_ways import Setting
 from nala_platform.attention.blocks.call import AS_THEY_ARE, Kernels
-from nala_platform.attention.blocks.closed_form import WORDS
 from nala_platform.attention.blocks.form import through_blocks
+from nala_platform.attention.blocks.words import COMPILED as WORDS
 from nala_platform.attention.precision import widest
 from nala_platform.attention.signature import Options
 from nala_platform.errors import UserError

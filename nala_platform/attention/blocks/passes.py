@@ -12,7 +12,7 @@ from torch import Tensor
 from nala_platform.attention.blocks.both_ways import QueryGradient, Sums
 from nala_platform.attention.blocks.call import Call, Rows
 from nala_platform.attention.blocks.causal import STRETCH
-from nala_platform.attention.blocks.closed_form import Turns
+from nala_platform.attention.blocks.words import Turns
 from nala_platform.attention.precision import bounded, widest
 from nala_platform.attention.signature import Options
 
@@ -109,7 +109,7 @@ def _in_stretches(
         (None if hidden_BL is None else cut(hidden_BL, 1), cut(count_BN[rows.batch, block], 1)),
         None
         if turn is None
-        else Turns(cut(turn.forth_L1P, 0), None if turn.back_L1P is None else cut(turn.back_L1P, 0)),
+        else Turns(cut(turn.forth_L2P, 0), None if turn.back_L2P is None else cut(turn.back_L2P, 0)),
     )
 
 

@@ -19,6 +19,7 @@ def small_blocks(monkeypatch):
     """Blocks of 16 tokens, and groups of two rows: inputs of a test have many of both."""
     monkeypatch.setattr(call, "CACHED", 2 * 16 * 8)
     monkeypatch.setattr(call, "SHORTEST", 16)
+    monkeypatch.setattr(call, "FRESH", 0)  # memory is used again between blocks, as with long inputs
 
 
 def both(gradients, inputs, *, other="reference", **options):
