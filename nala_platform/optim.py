@@ -177,10 +177,11 @@ class WarmupPoly(_Warmup):
 
 
 def check_schedule(schedule: Callable[..., Any]) -> None:
-    """Refuse a class whose second argument is not the number of steps (`STEPS`): it would be taken for another value.
+    """Refuse a class whose second argument is not the number of steps: it would take that for another value.
 
     Args:
-        schedule: a class, or a `partial` that makes one, as the command line gives it; a function is let pass.
+        schedule: a class, or a `partial` that makes one, as the command line gives it; a function is let pass. A class
+            of torch or transformers must name the steps as they do (`STEPS`); one of the user's may name them at will.
 
     Raises:
         UserError: it cannot be built from the optimizer and the number of steps of the run.
@@ -189,11 +190,12 @@ def check_schedule(schedule: Callable[..., Any]) -> None:
     if not isinstance(kind, type):
         return
     second = [*inspect.signature(kind).parameters, "nothing", "nothing"][1]
-    if second not in STEPS:
+    foreign = kind.__module__.partition(".")[0] in ("torch", "transformers")
+    if second == "nothing" or (foreign and second not in STEPS):
         raise UserError(
             f"model.schedule: {kind.__name__} takes {second} where it is given the number of steps of the run: name "
             "nala_platform.optim.WarmupCosine or WarmupPoly, torch's CosineAnnealingLR or PolynomialLR, or a class of "
-            f"your own that takes (optimizer, {STEPS[0]}, …)"
+            "your own that takes (optimizer, steps, …)"
         )
 
 

@@ -113,6 +113,12 @@ class OfOptimizer:
         self.optimizer = optimizer
 
 
+class OfSteps(OfOptimizer):
+    def __init__(self, optimizer: torch.optim.Optimizer, n_steps: int) -> None:
+        super().__init__(optimizer)
+        self.n_steps = n_steps
+
+
 def build(kind: type, *args: object, **options: object) -> object:
     """As jsonargparse calls a class."""
     return kind(*args, **options)
@@ -140,7 +146,8 @@ def test_a_schedule_that_would_take_the_steps_for_another_value_is_refused(kind:
             check_schedule(schedule)
 
 
-def test_a_function_and_a_class_of_one_argument():
+def test_a_function_and_classes_of_ones_own():
     check_schedule(lambda optimizer, steps: ConstantLR(optimizer))
+    check_schedule(OfSteps)
     with pytest.raises(UserError, match="OfOptimizer takes nothing where"):
         check_schedule(OfOptimizer)
