@@ -23,6 +23,7 @@ nala: train, compare and ship models built on norm-aware linear attention
   nala verify-resume --task TASK [...]     kill such a run, resume it, and say whether it ends the same to the bit
   nala check-data --task TASK --data.…     read every sample first: what is there, what is wrong; --fix-list F
   nala bench attention --backward --output DIR   time and memory of attention against the number of tokens
+  nala bench step --output DIR             one more token in generation, against the tokens before it
   nala bench memory --output DIR           peak memory of super-resolution against the number of tokens
   nala bench model --task TASK             a task's training step and inference, and the attention's share of them
   nala bench guarantees --task TASK [...]  what resume, average and log cost a step, against a bare PyTorch loop

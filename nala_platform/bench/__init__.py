@@ -8,6 +8,7 @@ from nala_platform.errors import UserError, near
 BENCHES = {
     "attention": "nala_platform.bench.attention",
     "model": "nala_platform.bench.model",
+    "step": "nala_platform.bench.step",
     "memory": "nala_platform.bench.memory",
     "guarantees": "nala_platform.bench.guarantees",
 }
