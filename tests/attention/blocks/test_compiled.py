@@ -60,15 +60,26 @@ def test_no_graph_for_each_length(monkeypatch, is_causal):
     assert graphs[-1] == graphs[-2]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("direction", "is_causal"), [("split", True), ("cosine", False)])
+# A minute of generating code each: the slow tests take the causal form and bfloat16, a campaign the other.
+@pytest.mark.parametrize(
+    ("direction", "is_causal"),
+    [
+        pytest.param("split", True, marks=pytest.mark.slow),
+        pytest.param("cosine", False, marks=pytest.mark.campaign),
+    ],
+)
 def test_it_equals_the_definition(make_inputs, gradients, direction, is_causal):
     for N in (1, 321):
         compare(gradients, make_inputs(N, D=16, E=24), direction=direction, is_causal=is_causal)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        pytest.param(torch.bfloat16, marks=pytest.mark.slow),
+        pytest.param(torch.float32, marks=pytest.mark.campaign),
+    ],
+)
 def test_narrow_dtypes(make_inputs, gradients, dtype):
     inputs = make_inputs(65, D=16, E=16, dtype=dtype)
     results = [
