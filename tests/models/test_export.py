@@ -56,7 +56,12 @@ def test_compile_in_one_graph():
     compiled_against_eager(NETWORKS["default"], "aot_eager")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["all nala, learned", "segmenter"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("segmenter", marks=pytest.mark.slow),
+        pytest.param("all nala, learned", marks=pytest.mark.campaign),
+    ],
+)
 def test_compile_in_one_graph_with_the_default_backend(name):
     compiled_against_eager(NETWORKS[name], "inductor")
