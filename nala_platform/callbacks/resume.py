@@ -188,10 +188,13 @@ def _apply_configured_rate(trainer: Trainer) -> None:
     for config in trainer.lr_scheduler_configs:
         schedule: Any = config.scheduler
         rate = schedule.optimizer.defaults["lr"]
-        schedule.base_lrs = [rate] * len(schedule.base_lrs)
-        for group in schedule.optimizer.param_groups:
+        before, schedule.base_lrs = schedule.base_lrs, [rate] * len(schedule.base_lrs)
+        for group, base in zip(schedule.optimizer.param_groups, before, strict=True):
             group["initial_lr"] = rate
-        schedule.apply()
+            # torch's schedules go on from the present rate: what share of its base it is, it stays
+            group["lr"] = group["lr"] / base * rate if base else rate
+        if hasattr(schedule, "apply"):  # ours say it from the step alone
+            schedule.apply()
 
 
 def _random_state() -> dict[str, Any]:

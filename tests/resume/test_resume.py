@@ -1,18 +1,21 @@
 """Resuming as a user says it: what is typed, what is stored, what is broken."""
 
 import csv
+import math
 import os
 import re
 import resource
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
 from runs import assert_same, wait_for, words
 
+from nala_platform.callbacks.resume import _apply_configured_rate
 from nala_platform.optim import warmup_cosine
 from nala_platform.runs.checkpoint_file import read_note
 
@@ -127,6 +130,20 @@ def test_the_rate_can_be_reset(zygote, run: Path, tmp_path: Path):
     for place, rate in rates(run).items():
         base = 2e-3 if place < step else 4e-3
         assert rate == pytest.approx(base * warmup_cosine(place, total_steps=15, warmup_steps=2, final=0.01), rel=1e-6)
+
+
+def test_the_rate_of_a_schedule_of_torch_can_be_reset():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 15)
+    for place in range(15):
+        if place == 7:
+            optimizer.defaults["lr"] = 4e-3
+            _apply_configured_rate(SimpleNamespace(lr_scheduler_configs=[SimpleNamespace(scheduler=schedule)]))
+        base = 2e-3 if place < 7 else 4e-3
+        rate = optimizer.param_groups[0]["lr"]
+        assert rate == pytest.approx(base / 2 * (1 + math.cos(math.pi * place / 15)), rel=1e-6)
+        optimizer.step()
+        schedule.step()
 
 
 def test_the_schedule_can_begin_again(zygote, run: Path, tmp_path: Path):
