@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nala_platform.attention.blocks import words
 from nala_platform.attention.blocks.both_ways import Setting
 from nala_platform.attention.blocks.call import AS_THEY_ARE, Kernels
 from nala_platform.attention.blocks.form import through_blocks
-from nala_platform.attention.blocks.words import COMPILED as WORDS
 from nala_platform.attention.precision import widest
 from nala_platform.attention.signature import Options
 from nala_platform.errors import UserError
@@ -58,4 +58,4 @@ def _run(function: Callable[..., Any], *arguments: Any) -> Any:
     return _compiled(function, setting)(*tensors)
 
 
-COMPILED = Kernels(WORDS, *(partial(_run, function) for function in AS_THEY_ARE[1:]))
+COMPILED = Kernels(words.COMPILED, *(partial(_run, function) for function in AS_THEY_ARE[1:]))

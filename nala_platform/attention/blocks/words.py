@@ -45,29 +45,25 @@ class Turns(NamedTuple):
 def turns(rope: Rope, tokens: slice, dtype: torch.dtype, words: Words, *, both: bool) -> Turns:
     """Of some tokens, from rotary tables (N, D), in which the entries of a pair are equal."""
     cos_LD, sin_LD = (table_ND[tokens].to(dtype) for table_ND in rope)
-    one_L1P = torch.complex(cos_LD[:, None, 0::2], sin_LD[:, None, 0::2], out=_complex(words.like(cos_LD), 1))
+    one_L1P = torch.complex(cos_LD[:, None, 0::2], sin_LD[:, None, 0::2], out=_place(words.like(cos_LD), halves=1))
     width = 2 * cos_LD.shape[-1]
-    forth_L2P = _complex(words.new(cos_LD, width), 2)
-    if forth_L2P is None:
-        forth_L2P = one_L1P.repeat(1, 2, 1)
-    else:
-        forth_L2P.copy_(one_L1P)
-    back_L2P = torch.conj_physical(forth_L2P, out=_complex(words.new(cos_LD, width), 2)) if both else None
+    forth_L2P = torch.cat((one_L1P, one_L1P), dim=1, out=_place(words.new(cos_LD, width)))
+    back_L2P = torch.conj_physical(forth_L2P, out=_place(words.new(cos_LD, width))) if both else None
     return Turns(forth_L2P, back_L2P)
 
 
-def _complex(place_LX: Tensor | None, halves: int) -> Tensor | None:
-    return None if place_LX is None else torch.view_as_complex(place_LX.view(place_LX.shape[0], halves, -1, 2))
-
-
-def rotated(x_LF: Tensor, turn_L2P: Tensor, out_LF: Tensor | None) -> Tensor:
+def rotated(x_LF: Tensor, turn_L2P: Tensor, out_LF: Tensor | None = None) -> Tensor:
     """The features, each half alike."""
-    turned = torch.mul(_pairs(x_LF, turn_L2P), turn_L2P, out=None if out_LF is None else _pairs(out_LF, turn_L2P))
+    turned = torch.mul(_pairs(x_LF), turn_L2P, out=_place(out_LF))
     return torch.view_as_real(turned).flatten(-3)
 
 
-def _pairs(x_LF: Tensor, turn_L2P: Tensor) -> Tensor:
-    return torch.view_as_complex(x_LF.unflatten(-1, (2, turn_L2P.shape[-1], 2)))
+def _pairs(x_LX: Tensor, halves: int = 2) -> Tensor:
+    return torch.view_as_complex(x_LX.unflatten(-1, (halves, -1, 2)))
+
+
+def _place(out_LX: Tensor | None, halves: int = 2) -> Tensor | None:
+    return None if out_LX is None else _pairs(out_LX, halves)
 
 
 class Scratch:
@@ -111,7 +107,7 @@ def _split_in_place(signed_LD: Tensor, words: Words) -> Tensor:
 
 
 def _turn_in_place(x_LF: Tensor, turn_L2P: Tensor) -> Tensor:
-    _pairs(x_LF, turn_L2P).mul_(turn_L2P)
+    _pairs(x_LF).mul_(turn_L2P)
     return x_LF
 
 
@@ -122,8 +118,4 @@ def _split(signed_LD: Tensor, words: Words) -> Tensor:
     return torch.cat((signed_LD.clamp_min(0), signed_LD.clamp_max(0)), dim=-1)
 
 
-def _turn(x_LF: Tensor, turn_L2P: Tensor) -> Tensor:
-    return rotated(x_LF, turn_L2P, None)
-
-
-COMPILED = Words(False, nowhere, _split, _turn)
+COMPILED = Words(False, nowhere, _split, rotated)
