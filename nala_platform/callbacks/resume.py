@@ -188,13 +188,14 @@ def _apply_configured_rate(trainer: Trainer) -> None:
     for config in trainer.lr_scheduler_configs:
         schedule: Any = config.scheduler
         rate = schedule.optimizer.defaults["lr"]
-        before, schedule.base_lrs = schedule.base_lrs, [rate] * len(schedule.base_lrs)
-        for group, base in zip(schedule.optimizer.param_groups, before, strict=True):
-            group["initial_lr"] = rate
-            # torch's schedules go on from the present rate: what share of its base it is, it stays
-            group["lr"] = group["lr"] / base * rate if base else rate
-        if hasattr(schedule, "apply"):  # ours say it from the step alone
-            schedule.apply()
+        # What share of its base the present rate is, it stays: torch's schedules go on from it. The schedule knows it,
+        # while an optimizer that begins anew does not.
+        shares = [
+            last / base if base else 1.0 for last, base in zip(schedule.get_last_lr(), schedule.base_lrs, strict=True)
+        ]
+        schedule.base_lrs, schedule._last_lr = [rate] * len(shares), [rate * share for share in shares]
+        for group, last in zip(schedule.optimizer.param_groups, schedule._last_lr, strict=True):
+            group["initial_lr"], group["lr"] = rate, last
 
 
 def _random_state() -> dict[str, Any]:

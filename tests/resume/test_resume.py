@@ -132,12 +132,15 @@ def test_the_rate_can_be_reset(zygote, run: Path, tmp_path: Path):
         assert rate == pytest.approx(base * warmup_cosine(place, total_steps=15, warmup_steps=2, final=0.01), rel=1e-6)
 
 
-def test_the_rate_of_a_schedule_of_torch_can_be_reset():
+@pytest.mark.parametrize("anew", [False, True])
+def test_the_rate_of_a_schedule_of_torch_can_be_reset(anew: bool):
+    """Also where the optimizer begins anew, at its base rate."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 15)
     for place in range(15):
         if place == 7:
             optimizer.defaults["lr"] = 4e-3
+            optimizer.param_groups[0]["lr"] = 4e-3 if anew else optimizer.param_groups[0]["lr"]
             _apply_configured_rate(SimpleNamespace(lr_scheduler_configs=[SimpleNamespace(scheduler=schedule)]))
         base = 2e-3 if place < 7 else 4e-3
         rate = optimizer.param_groups[0]["lr"]
