@@ -92,11 +92,13 @@ class Copies:
         self._digests, self._names = bytearray(), bytearray()
         self._ends, self._labels, self._splits = array("Q", [0]), array("q"), array("B")
         self._split_names: list[str] = []
+        self._copies: list[Copy] | None = None
 
     def add(self, split: str, facts: Facts) -> None:
         """Keep a sample to compare it with the others."""
         if not facts.digest or facts.problem is not None:
             return
+        self._copies = None
         if split not in self._split_names:
             self._split_names.append(split)
         self._digests += facts.digest
@@ -108,12 +110,17 @@ class Copies:
     @property
     def leaks(self) -> list[Copy]:
         """Copies in different splits."""
-        return [copy for copy in self._found() if copy.splits[0] != copy.splits[1]]
+        return [copy for copy in self._all() if copy.splits[0] != copy.splits[1]]
 
     @property
     def contradictions(self) -> list[Copy]:
         """Copies of different classes."""
-        return [copy for copy in self._found() if copy.labels[0] != copy.labels[1]]
+        return [copy for copy in self._all() if copy.labels[0] != copy.labels[1]]
+
+    def _all(self) -> list[Copy]:
+        if self._copies is None:  # sorting millions of digests is for once
+            self._copies = list(self._found())
+        return self._copies
 
     def _found(self) -> Iterator[Copy]:
         """Each picture that was there before, with the first one that is the same, in order."""
