@@ -51,17 +51,17 @@ def compiled_against_eager(make, backend):
     assert (compiled_grad - grad).norm() < 1e-3 * grad.norm()
 
 
-def test_compile_in_one_graph():
-    """The others below: what inductor makes code of has been traced too."""
-    compiled_against_eager(NETWORKS["default"], "aot_eager")
+# What inductor makes code of has been traced too: one network of each is enough, and the others are a campaign.
+def by_cost(name, *marks):
+    """The networks by name: ``name`` with the marks, the others a campaign."""
+    return [pytest.param(each, marks=marks if each == name else pytest.mark.campaign) for each in NETWORKS]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("segmenter", marks=pytest.mark.slow),
-        pytest.param("all nala, learned", marks=pytest.mark.campaign),
-    ],
-)
+@pytest.mark.parametrize("name", by_cost("default"))
+def test_compile_in_one_graph(name):
+    compiled_against_eager(NETWORKS[name], "aot_eager")
+
+
+@pytest.mark.parametrize("name", by_cost("segmenter", pytest.mark.slow))
 def test_compile_in_one_graph_with_the_default_backend(name):
     compiled_against_eager(NETWORKS[name], "inductor")
