@@ -6,9 +6,11 @@ Shapes: B batch, H heads, N queries, M keys, D head size, E value size.
 from torch import Tensor
 
 from nala_platform.attention.blocks.compiled import compiled_form
-from nala_platform.attention.blocks.form import chunked_form, obstacle
+from nala_platform.attention.blocks.form import chunked_form
 from nala_platform.attention.door import check
 from nala_platform.attention.forms import plain, reference
+from nala_platform.attention.gradient import obstacle
+from nala_platform.attention.native.form import is_at_hand, native_form
 from nala_platform.attention.precision import autocast_off
 from nala_platform.attention.signature import AlphaRange, Backend, Options, Rope
 from nala_platform.attention.triton.form import triton_form
@@ -17,7 +19,10 @@ from nala_platform.errors import look_up
 
 def _auto(query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
     # "triton" joins from the day that it has been measured on a card
-    return (chunked_form if obstacle(query, options) is None else plain)(query, key, value, options)
+    if obstacle(query, options) is not None:
+        return plain(query, key, value, options)
+    fastest = native_form if is_at_hand(query, key, value, options) else chunked_form
+    return fastest(query, key, value, options)
 
 
 BACKENDS: dict[str, Backend] = {
@@ -25,6 +30,7 @@ BACKENDS: dict[str, Backend] = {
     "plain": plain,
     "chunked": chunked_form,
     "compiled": compiled_form,
+    "native": native_form,
     "triton": triton_form,
     "auto": _auto,
 }
@@ -58,9 +64,10 @@ def nala_attention(
     backend: how it is computed; it never changes the result beyond rounding. ``"reference"`` is the quadratic
     definition, ``"plain"`` the linear form in ordinary autograd. Of these autograd keeps query, key and value alone:
     ``"chunked"``, in blocks that stay in a cache; ``"compiled"``, the same through ``torch.compile``, which takes a
-    minute at the first call; ``"triton"``, fused kernels for CUDA. ``"auto"`` is ``"chunked"``, and ``"plain"`` where
-    that cannot run (``blocks.form.obstacle``): inside ``torch.compile`` and ``torch.export``, under ``torch.func``, and
-    for a rope that requires a gradient.
+    minute at the first call; ``"native"``, kernels in C++ for a CPU, which the machine's compiler builds in some
+    seconds at the first call ever; ``"triton"``, fused kernels for CUDA. ``"auto"`` is ``"native"`` on a CPU where
+    there is a compiler, else ``"chunked"``, and ``"plain"`` where neither can run (``gradient.obstacle``): inside
+    ``torch.compile`` and ``torch.export``, under ``torch.func``, and for a rope that requires a gradient.
     Raises UserError for arguments that do not fit together.
     """
     options = Options(alpha_range, alpha_gate, key_power, direction, rope, is_causal, key_padding_mask, eps)

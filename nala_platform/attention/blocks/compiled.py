@@ -15,7 +15,8 @@ from torch import Tensor
 from nala_platform.attention.blocks import words
 from nala_platform.attention.blocks.both_ways import Setting
 from nala_platform.attention.blocks.call import AS_THEY_ARE, Kernels
-from nala_platform.attention.blocks.form import through_blocks
+from nala_platform.attention.blocks.form import Blocks
+from nala_platform.attention.gradient import differentiable
 from nala_platform.attention.precision import widest
 from nala_platform.attention.signature import Options
 from nala_platform.errors import UserError
@@ -40,7 +41,7 @@ def compiled_form(query: Tensor, key: Tensor, value: Tensor, options: Options) -
         bound if isinstance(bound, Tensor) else query.new_full(query.shape[1:2], bound, dtype=widest(query))
         for bound in options.alpha_range
     )
-    return through_blocks(query, key, value, options._replace(alpha_range=(low, high)), COMPILED, "compiled")
+    return differentiable(query, key, value, options._replace(alpha_range=(low, high)), _COMPILED)
 
 
 @cache
@@ -58,4 +59,4 @@ def _run(function: Callable[..., Any], *arguments: Any) -> Any:
     return _compiled(function, setting)(*tensors)
 
 
-COMPILED = Kernels(words.COMPILED, *(partial(_run, function) for function in AS_THEY_ARE[1:]))
+_COMPILED = Blocks("compiled", Kernels(words.COMPILED, *(partial(_run, function) for function in AS_THEY_ARE[1:])))

@@ -1,0 +1,98 @@
+"""One node of autograd for the backends with a gradient in closed form: it keeps q, k, v and little more."""
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from nala_platform.attention.forms import plain
+from nala_platform.attention.precision import autocast_off
+from nala_platform.attention.signature import Options
+from nala_platform.errors import UserError
+
+
+class Engine(Protocol):
+    """Computes a call and its gradients outside autograd."""
+
+    @property
+    def backend(self) -> str:
+        """Its name in messages."""
+        ...
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> tuple[Tensor, list[Tensor]]:
+        """(out, what the backward pass is given beside the inputs)."""
+        ...
+
+    def backward(
+        self, query: Tensor, key: Tensor, value: Tensor, grad: Tensor, kept: list[Tensor], options: Options
+    ) -> tuple[Tensor | None, ...]:
+        """The gradients of query, key, value, low and high; of an end of the range that is a number, None."""
+        ...
+
+
+def differentiable(query: Tensor, key: Tensor, value: Tensor, options: Options, engine: Engine) -> Tensor:
+    """What the engine computes, with its gradients; the gradient of the gradient goes by way of ``forms.plain``.
+
+    Raises:
+        UserError: see ``obstacle``.
+    """
+    why = obstacle(query, options)
+    if why is not None:
+        raise UserError(f"backend={engine.backend!r} cannot run {why}; backend='plain' can")
+    low, high = options.alpha_range
+    return _ClosedForm.apply(query, key, value, low, high, options, engine)
+
+
+def obstacle(query: Tensor, options: Options) -> str | None:
+    """Why the node cannot stand here, or None."""
+    if torch.compiler.is_compiling():
+        return "inside torch.compile or torch.export, whose graph would hold one copy of it a block"
+    if torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0:
+        return "under a transform of torch.func or in forward-mode differentiation"
+    if options.rope is not None and any(table.requires_grad for table in options.rope) and torch.is_grad_enabled():
+        return "with a rope that requires a gradient"
+    return None
+
+
+class _ClosedForm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        low: Tensor | float,
+        high: Tensor | float,
+        options: Options,
+        engine: Engine,
+    ) -> Tensor:
+        # detached, because a compiled block would ask for a second graph
+        out, kept = engine.forward(query.detach(), key.detach(), value.detach(), options)
+        ctx.options, ctx.engine = options._replace(alpha_range=(0, 0), rope=None), engine
+        ranges = [bound if isinstance(bound, Tensor) else None for bound in (low, high)]
+        ctx.numbers = [bound for bound in (low, high) if not isinstance(bound, Tensor)]
+        ctx.save_for_backward(query, key, value, *ranges, *(options.rope or (None, None)), *kept)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, low, high, cos, sin, *kept = ctx.saved_tensors
+        numbers = iter(ctx.numbers)
+        low, high = (next(numbers) if bound is None else bound for bound in (low, high))
+        rope = None if cos is None else (cos, sin)
+        options = ctx.options._replace(alpha_range=(low, high), rope=rope)
+        with autocast_off(query):
+            if torch.is_grad_enabled():
+                return (*_twice(grad, (query, key, value, low, high), options), None, None)
+            inputs = query.detach(), key.detach(), value.detach(), grad.detach()
+            return (*ctx.engine.backward(*inputs, kept, options), None, None)
+
+
+def _twice(grad: Tensor, inputs: tuple[Tensor | float, ...], options: Options) -> tuple[Tensor | None, ...]:
+    """The gradients as a graph of their own."""
+    query, key, value, low, high = inputs
+    assert isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)
+    out = plain(query, key, value, options._replace(alpha_range=(low, high))).to(value.dtype)
+    wanted = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
+    found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True))
+    return tuple(next(found) if isinstance(x, Tensor) and x.requires_grad else None for x in inputs)

@@ -1,0 +1,170 @@
+"""The C++ kernels beyond what tests/attention/test_closed_forms.py asks of every backend: threads, dtypes, building."""
+
+import itertools
+import platform
+import warnings
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from nala_platform.attention import nala_attention
+from nala_platform.attention.native import form, library
+from nala_platform.errors import UserError
+
+KEPT_OPEN = []  # what a test builds must outlive the calls into it
+
+
+@pytest.fixture
+def fresh_library(monkeypatch, tmp_path):
+    """Nothing is found or built yet, and the cache is an empty folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    functions = (library.library, library.found, library._own_processor)
+    KEPT_OPEN.append(library.library)
+    for function in functions:
+        monkeypatch.setattr(library, function.__name__, library.cache(function.__wrapped__))
+    return tmp_path / "nala-platform" / "native"
+
+
+def results(inputs, *, backend="native", **options):
+    leaves = [x.clone().requires_grad_() for x in inputs[:3]]
+    out = nala_attention(*leaves, rope=inputs.rope, key_padding_mask=inputs.mask, backend=backend, **options)
+    return out.detach(), *torch.autograd.grad(out, leaves, torch.ones_like(out))
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("direction", ["split", "cosine"])
+def test_the_number_of_threads_changes_no_bit(make_inputs, direction, is_causal):
+    inputs = make_inputs(5000, B=1, H=3, D=16, E=24, dtype=torch.float32)
+    found = []
+    for threads in (1, 2, 5):
+        torch.set_num_threads(threads)
+        found.append(results(inputs, direction=direction, is_causal=is_causal))
+    for one, two, five in zip(*found, strict=True):
+        assert torch.equal(one, two)
+        assert torch.equal(one, five)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_many_spans(make_inputs, is_causal):
+    """As long as they are; the yardstick is the linear form in float64."""
+    inputs = make_inputs(4500, B=1, H=2, D=20, E=12)
+    for ours, theirs in zip(
+        results(inputs, is_causal=is_causal), results(inputs, is_causal=is_causal, backend="plain"), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11 * theirs.abs().max().item())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_every_narrow_number_arrives_and_leaves_as_it_is(dtype):
+    """One query and one key that fit: the output is the value, subnormal numbers, infinity and NaN among them."""
+    value = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(dtype).view(1, 1024, 1, 64)
+    ones = torch.ones(1, 1024, 1, 8, dtype=dtype)
+    out = nala_attention(ones, ones, value, key_power=1.0, eps=1e-30, backend="native")
+    number = value.isfinite()
+    # infinity times the zeros of the features' other half is NaN, which the definition gives too
+    assert torch.equal(out[number], value[number])
+    assert not out[~number].isfinite().any()
+
+
+def test_gradients_saturate_in_half_precision():
+    """As `precision.bounded` has it: with a power below 1 a small query's gradient passes 65504."""
+    query = torch.tensor([[[[1e-7, 6e-5]]]], dtype=torch.float16).expand(1, 1, 3, 2)
+    key, value = torch.rand(1, 1, 3, 2).half() + 0.5, torch.randn(1, 1, 3, 2).half()
+    grads = {}
+    for backend in ("native", "chunked"):
+        leaf = query.clone().requires_grad_()
+        out = nala_attention(leaf, key, value, alpha_range=(0.2, 0.4), backend=backend)
+        (grads[backend],) = torch.autograd.grad(out, leaf, torch.full_like(out, 1e3))
+    assert grads["native"].abs().max() == torch.finfo(torch.float16).max
+    torch.testing.assert_close(grads["native"], grads["chunked"])
+
+
+class TestChoice:
+    def test_auto_takes_it(self, make_inputs):
+        inputs = make_inputs(9)
+        assert form.is_at_hand(*inputs[:3], nala_options())
+        assert torch.equal(results(inputs, backend="auto")[0], results(inputs)[0])
+
+    def test_a_counter_of_operations_sees_some(self, make_inputs):
+        """It counts PyTorch's operators; with kernels of our own a model's GMACs would leave out the attention."""
+        inputs = make_inputs(9)
+        with FlopCounterMode(display=False) as counter:
+            nala_attention(*inputs[:3])
+        assert counter.get_total_flops() > 0
+
+    def test_what_it_cannot_take(self, make_inputs):
+        inputs = make_inputs(9)
+        meta = [x.to("meta") for x in inputs[:3]]
+        with pytest.raises(UserError, match="computes on plain tensors on a CPU, got a Tensor on meta"):
+            nala_attention(*meta, backend="native")
+        assert nala_attention(*meta).shape == inputs.value.shape
+
+
+def nala_options():
+    from nala_platform.attention.signature import Options
+
+    return Options((1.5, 4.5), "tanh", 3.0, "split", None, False, None, 1e-6)
+
+
+@pytest.mark.usefixtures("fresh_library")
+class TestBuilding:
+    def test_without_a_compiler(self, make_inputs, monkeypatch):
+        monkeypatch.setenv("CXX", "no-such-compiler")
+        inputs = make_inputs(9)
+        with pytest.raises(UserError, match=r"needs a C\+\+ compiler on the path, or named by CXX"):
+            nala_attention(*inputs[:3], backend="native")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # nothing to complain of
+            out = nala_attention(*inputs[:3])
+        assert torch.equal(out, nala_attention(*inputs[:3], backend="chunked"))
+
+    def test_a_compiler_that_fails(self, fresh_library, make_inputs, monkeypatch):
+        monkeypatch.setenv("CXX", "false")
+        inputs = make_inputs(9)
+        with pytest.raises(UserError, match=r"could not be compiled by .*false: exit code 1; backend='chunked'"):
+            nala_attention(*inputs[:3], backend="native")
+        with pytest.warns(UserWarning, match=r"could not be compiled.*it is used now"):
+            out = nala_attention(*inputs[:3])
+        assert torch.equal(out, nala_attention(*inputs[:3], backend="chunked"))
+        assert [*fresh_library.iterdir()] == []
+
+    def test_it_is_built_once(self, fresh_library, make_inputs, monkeypatch):
+        kernels = library.library(is_double=True, is_cosine=False)
+        KEPT_OPEN.append(kernels)
+        (built,) = fresh_library.iterdir()
+        monkeypatch.setattr(library, "_compiled", None)  # it would be called
+        assert library.library.__wrapped__(is_double=True, is_cosine=False)._name == str(built)
+
+    def test_another_compiler_or_processor_is_another_library(self, monkeypatch):
+        flags = library.FLAGS
+        compiler = library._compiler()
+        before = library._fingerprint(compiler, flags)
+        assert library._fingerprint(compiler, flags) == before
+        assert library._fingerprint(compiler, (*flags, "-DX")) != before
+        monkeypatch.setattr(library, "_processor", lambda: "another")
+        assert library._fingerprint(compiler, flags) != before
+
+    def test_a_home_that_cannot_be_written(self, make_inputs, monkeypatch, tmp_path):
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+        inputs = make_inputs(9)
+        out = nala_attention(*inputs[:3], backend="native")
+        KEPT_OPEN.append(library.library)
+        torch.testing.assert_close(out, nala_attention(*inputs[:3], backend="reference"))
+
+    @pytest.mark.slow
+    @pytest.mark.skipif(platform.machine() != "x86_64", reason="names instruction sets of x86-64")
+    @pytest.mark.parametrize("processor", ["x86-64", "x86-64-v3"])
+    def test_older_processors(self, make_inputs, monkeypatch, processor):
+        """Vectors of 16 and of 32 bytes."""
+        monkeypatch.setattr(library, "_own_processor", lambda compiler: (f"-march={processor}",))
+        bounds = {torch.float64: 1e-11, torch.float32: 5e-6}
+        for (dtype, bound), is_causal in itertools.product(bounds.items(), (False, True)):
+            inputs = make_inputs(130, D=18, E=7, dtype=dtype)
+            wide = inputs._replace(**{name: getattr(inputs, name).double() for name in ("query", "key", "value")})
+            ours = results(inputs, direction="cosine", is_causal=is_causal)
+            KEPT_OPEN.append(library.library)
+            theirs = results(wide, direction="cosine", is_causal=is_causal, backend="reference")
+            for x, y in zip(ours, theirs, strict=True):
+                assert (x.double() - y).norm() <= bound * y.norm()
