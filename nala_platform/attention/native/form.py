@@ -8,6 +8,7 @@ turned, read again; here a tile of them is made, used and forgotten within a cor
 Shapes: B batch, H heads, N queries, M keys, D head size, E value size.
 """
 
+from ctypes import CDLL
 from typing import NamedTuple
 
 import torch
@@ -98,7 +99,7 @@ _NATIVE = _Native()
 
 
 class _Prepared(NamedTuple):
-    library: library.ctypes.CDLL
+    library: CDLL
     struct: library.Call
     tensors: list[Tensor]
     """whose memory the struct names"""
