@@ -28,6 +28,7 @@ def small_blocks(monkeypatch):
     """Blocks of 16 tokens, groups of two rows, and spans of a tile: inputs of a test have many of each."""
     monkeypatch.setattr(form, "SHORTEST_SPAN", 64)
     monkeypatch.setattr(form, "SPAN_OF_SIZE", 0)
+    monkeypatch.setattr(form, "CAUSAL_SPAN_OF_SIZE", 0)
     monkeypatch.setattr(call, "CACHED", 2 * 16 * 8)
     monkeypatch.setattr(call, "SHORTEST", 16)
     monkeypatch.setattr(call, "FRESH", 0)  # memory is used again between blocks, as with long inputs

@@ -13,13 +13,14 @@ from nala_platform.attention.blocks.both_ways import QueryGradient, Sums
 from nala_platform.attention.blocks.call import Call, Rows
 from nala_platform.attention.blocks.causal import STRETCH
 from nala_platform.attention.blocks.words import Turns
+from nala_platform.attention.layout import empty_like
 from nala_platform.attention.precision import bounded, widest
 from nala_platform.attention.signature import Options
 
 
 def forward(call: Call, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, list[Tensor]]:
     """(out, what the backward pass is given: the means over the keys, two tensors a group of rows)."""
-    out, kept = _like(value, query.shape[2]), []
+    out, kept = empty_like(value, query.shape[2]), []
     for rows in call.groups:
         sums = None
         for block in map(call.next, call.blocks(key.shape[2])):
@@ -56,7 +57,7 @@ def backward(
 
 def causal_forward(call: Call, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, list[Tensor]]:
     """(out, what the backward pass is given: the sums before each block but the first, two tensors each)."""
-    out, kept, count_BN = _like(value, query.shape[2]), [], _counts(call, query)
+    out, kept, count_BN = empty_like(value, query.shape[2]), [], _counts(call, query)
     for rows in call.groups:
         sums = call.no_sums(rows, query, value)
         alpha_range = rows.range(call.options.alpha_range)
@@ -138,7 +139,12 @@ class Gradients(NamedTuple):
     @classmethod
     def of(cls, query: Tensor, key: Tensor, value: Tensor, options: Options) -> "Gradients":
         low, high = (torch.zeros_like(bound) if isinstance(bound, Tensor) else None for bound in options.alpha_range)
-        return cls(_like(query, query.shape[2]), _like(key, key.shape[2]), _like(value, value.shape[2]), (low, high))
+        return cls(
+            empty_like(query, query.shape[2]),
+            empty_like(key, key.shape[2]),
+            empty_like(value, value.shape[2]),
+            (low, high),
+        )
 
     def put_query(self, rows: Rows, block: slice, back: QueryGradient) -> None:
         """Write the block's; add to those of low and high."""
@@ -155,14 +161,6 @@ class Gradients(NamedTuple):
     def tuple(self) -> tuple[Tensor | None, ...]:
         """In the order of the inputs."""
         return self.query, self.key, self.value, *self.bounds_H
-
-
-def _like(x_BHNX: Tensor, tokens: int) -> Tensor:
-    """An empty tensor (B, H, tokens, X), tokens before heads in memory where x is the view of a projection."""
-    batch, heads, _, size = x_BHNX.shape
-    if x_BHNX.stride(1) < x_BHNX.stride(2):
-        return x_BHNX.new_empty((batch, tokens, heads, size)).transpose(1, 2)
-    return x_BHNX.new_empty((batch, heads, tokens, size))
 
 
 def _added(sums: Sums | None, more: Sums) -> Sums:

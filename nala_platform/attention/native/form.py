@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from nala_platform.attention.feature_map import GATES
 from nala_platform.attention.gradient import differentiable
+from nala_platform.attention.layout import empty_like
 from nala_platform.attention.native import library
 from nala_platform.attention.precision import widest
 from nala_platform.attention.signature import Options
@@ -24,9 +25,11 @@ from nala_platform.errors import UserError
 
 _DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 """``Dtype`` of ``call.h``."""
-SHORTEST_SPAN, SPAN_OF_SIZE = 2048, 32
-"""Tokens of a span, whose sums are a number of their own: at least, and for each number of a head, so that the causal
-form, which keeps the sums before each span but the first, keeps 2 % of what it is given."""
+SHORTEST_SPAN = 1024
+"""Tokens of a span at least. A span's sums have memory of their own, for heads of 64 an eighth of its keys'."""
+SPAN_OF_SIZE, CAUSAL_SPAN_OF_SIZE = 4, 32
+"""Tokens of a span at least for each number of a head. The causal form keeps the sums before each span but the first,
+which then are 2 % of what it is given."""
 
 
 def native_form(query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
@@ -70,11 +73,11 @@ class _Native:
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> tuple[Tensor, list[Tensor]]:
         call = _prepared(query, key, value, options)
-        out = _like(value, query.shape[2])
+        out = empty_like(value, query.shape[2])
         call.struct.out = _described(out)
-        states = query.new_empty(call.library.nala_states(call.struct), dtype=widest(query))
+        states = query.new_empty(call.kernels.nala_states(call.struct), dtype=widest(query))
         call.struct.states = states.data_ptr()
-        _run(call.library.nala_forward(call.struct))
+        _run(call.kernels.nala_forward(call.struct))
         return out, [states]
 
     def backward(
@@ -82,12 +85,12 @@ class _Native:
     ) -> tuple[Tensor | None, ...]:
         call = _prepared(query, key, value, options)
         grad = _rows(grad)
-        grads = [_like(x, x.shape[2]) for x in (query, key, value)]
+        grads = [empty_like(x, x.shape[2]) for x in (query, key, value)]
         ends = query.new_empty((2, query.shape[1]), dtype=widest(query))
         call.struct.out = _described(grad)
         call.struct.query_grad, call.struct.key_grad, call.struct.value_grad = map(_described, grads)
         call.struct.states, call.struct.bound_grads = kept[0].data_ptr(), ends.data_ptr()
-        _run(call.library.nala_backward(call.struct))
+        _run(call.kernels.nala_backward(call.struct))
         bounds = (
             end.to(bound.dtype) if isinstance(bound, Tensor) else None
             for end, bound in zip(ends.unbind(), options.alpha_range, strict=True)
@@ -99,7 +102,7 @@ _NATIVE = _Native()
 
 
 class _Prepared(NamedTuple):
-    library: CDLL
+    kernels: CDLL
     struct: library.Call
     tensors: list[Tensor]
     """whose memory the struct names"""
@@ -116,6 +119,7 @@ def _prepared(query: Tensor, key: Tensor, value: Tensor, options: Options) -> _P
     cos, sin = (None, None) if options.rope is None else (table.to(sums).contiguous() for table in options.rope)
     mask = None if options.key_padding_mask is None else options.key_padding_mask.contiguous()
     counts = _counts(query, key, options)
+    per_number = CAUSAL_SPAN_OF_SIZE if options.is_causal else SPAN_OF_SIZE
     struct = library.Call(
         batch=batch,
         heads=heads,
@@ -124,7 +128,7 @@ def _prepared(query: Tensor, key: Tensor, value: Tensor, options: Options) -> _P
         size=size,
         values=value.shape[3],
         is_causal=options.is_causal,
-        span=max(SHORTEST_SPAN, SPAN_OF_SIZE * max(size, value.shape[3])),
+        span=max(SHORTEST_SPAN, per_number * max(size, value.shape[3])),
         threads=torch.get_num_threads(),
         gate_slope=GATES[options.alpha_gate],
         key_power=options.key_power,
@@ -163,11 +167,3 @@ def _counts(query: Tensor, key: Tensor, options: Options) -> Tensor:
         return torch.full((batch,), key.shape[2], dtype=sums)
     seen_BM = ~mask_BM
     return (seen_BM.cumsum(1) if options.is_causal else seen_BM.sum(1)).clamp_min(1).to(sums)
-
-
-def _like(x_BHNX: Tensor, tokens: int) -> Tensor:
-    """An empty tensor (B, H, tokens, X), tokens before heads in memory where x is the view of a projection."""
-    batch, heads, _, size = x_BHNX.shape
-    if x_BHNX.stride(1) < x_BHNX.stride(2):
-        return x_BHNX.new_empty((batch, tokens, heads, size)).transpose(1, 2)
-    return x_BHNX.new_empty((batch, heads, tokens, size))

@@ -1,7 +1,8 @@
 // How the work of one call is shared out: units that threads take one after the other, and the memory of a thread.
 //
 // A unit is a span of the tokens of some heads of one sample. Spans depend on the sizes alone and their sums are added
-// in order, so that a result does not depend on the number of threads, nor on which thread took what.
+// in order, so that a result does not depend on the number of threads, nor on which thread took what. The heads of a
+// unit are computed one by one, and share but the rotation.
 #pragma once
 
 #include <atomic>
@@ -14,7 +15,7 @@
 #include "features.h"
 
 constexpr long STATES_BYTES = 1 << 19;  // of the heads that a unit takes together: they stay in a second-level cache
-constexpr long ENOUGH_UNITS = 16;
+constexpr long UNITS_OF_THREAD = 4;     // at least, where there are so many heads: threads end at about the same time
 constexpr double WORTH_A_THREAD = 2e6;  // multiplications: about 20 us, what starting a thread takes
 
 inline long up(long x, long by) { return (x + by - 1) / by; }
@@ -26,7 +27,7 @@ struct Spans {
         length = call.span;
         count = up(tokens, length);
         const long cached = std::max<long>(1, STATES_BYTES / (width.state * long(sizeof(R))));
-        const long wanted = up(ENOUGH_UNITS, call.batch * count);
+        const long wanted = up(UNITS_OF_THREAD * call.threads, call.batch * count);
         heads_together = std::max<long>(1, std::min(cached, long(call.heads) / wanted));
         groups = up(call.heads, heads_together);
     }

@@ -13,6 +13,7 @@ import torch
 import triton
 from torch import Tensor
 
+from nala_platform.attention.layout import empty_like
 from nala_platform.attention.signature import Options
 from nala_platform.attention.triton.gradients import key_gradients, query_gradients
 from nala_platform.attention.triton.kernels import exclusive_scan, key_sums, outputs, query_sums
@@ -152,13 +153,10 @@ def key_state(inputs: Inputs, plan: Plan) -> Tensor:
 
 
 def forward(inputs: Inputs, state: Tensor, plan: Plan, options: Options) -> Tensor:
-    """out (B, H, N, E) in value's dtype, its heads and tokens lying in memory as those of the queries do."""
+    """out (B, H, N, E) in value's dtype, its heads and tokens lying in memory as those of the values do."""
     query, key, value = inputs[:3]
-    batch, heads, count, _ = query.shape
-    if query.stride(1) < query.stride(2):
-        out = value.new_empty((batch, count, heads, plan.E)).transpose(1, 2)
-    else:
-        out = value.new_empty((batch, heads, count, plan.E))
+    count = query.shape[2]
+    out = empty_like(value, count)
     grid, span = _grid(query, plan)
     outputs[grid](
         _tokens(query), _tokens(key), _tokens(value), _tokens(out), _table(inputs.cos_ND), _table(inputs.sin_ND),
