@@ -19,10 +19,9 @@ from nala_platform.errors import look_up
 
 def _auto(query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
     # "triton" joins from the day that it has been measured on a card
-    if obstacle(query, options) is not None:
-        return plain(query, key, value, options)
-    fastest = native_form if is_at_hand(query, key, value, options) else chunked_form
-    return fastest(query, key, value, options)
+    if is_at_hand(query, key, value, options):
+        return native_form(query, key, value, options)
+    return (chunked_form if obstacle(query, options) is None else plain)(query, key, value, options)
 
 
 BACKENDS: dict[str, Backend] = {

@@ -10,7 +10,7 @@ import torch
 
 from nala_platform.attention import nala_attention
 from nala_platform.attention.blocks import call
-from nala_platform.attention.native import form
+from nala_platform.attention.native import engine
 from nala_platform.attention.signature import Options
 from nala_platform.errors import UserError
 
@@ -26,9 +26,9 @@ def backend(request):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of 16 tokens, groups of two rows, and spans of a tile: inputs of a test have many of each."""
-    monkeypatch.setattr(form, "SHORTEST_SPAN", 64)
-    monkeypatch.setattr(form, "SPAN_OF_SIZE", 0)
-    monkeypatch.setattr(form, "CAUSAL_SPAN_OF_SIZE", 0)
+    monkeypatch.setattr(engine, "SHORTEST_SPAN", 64)
+    monkeypatch.setattr(engine, "SPAN_OF_SIZE", 0)
+    monkeypatch.setattr(engine, "CAUSAL_SPAN_OF_SIZE", 0)
     monkeypatch.setattr(call, "CACHED", 2 * 16 * 8)
     monkeypatch.setattr(call, "SHORTEST", 16)
     monkeypatch.setattr(call, "FRESH", 0)  # memory is used again between blocks, as with long inputs

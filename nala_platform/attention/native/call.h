@@ -20,8 +20,9 @@ struct Call {
     const void* counts;     // R (B), or (B, N) if causal: how many keys a query sees, at least 1
     const void *low, *high; // R (H)
     double gate_slope, key_power, eps;
-    void* states;       // R: the means over the keys (B, H, X), or if causal the sums before each span but the first
-    void* bound_grads;  // R (2, H)
+    void* states;           // R: means over the keys (B, H, X), or if causal the sums before each span but the first
+    int64_t state_numbers;  // so many
+    void* bound_grads;      // R (2, H)
 };
 
 struct Bf16 {

@@ -16,6 +16,8 @@ import warnings
 from functools import cache
 from pathlib import Path
 
+import torch
+
 from nala_platform.errors import UserError
 
 SOURCES = Path(__file__).parent
@@ -45,39 +47,54 @@ class Call(ctypes.Structure):
         *((name, Tensor) for name in ("query", "key", "value", "out", "query_grad", "key_grad", "value_grad")),
         *((name, ctypes.c_void_p) for name in ("cos", "sin", "mask", "counts", "low", "high")),
         *((name, ctypes.c_double) for name in ("gate_slope", "key_power", "eps")),
-        *((name, ctypes.c_void_p) for name in ("states", "bound_grads")),
+        ("states", ctypes.c_void_p),
+        ("state_numbers", ctypes.c_int64),
+        ("bound_grads", ctypes.c_void_p),
     )
 
 
-@cache
-def found(*, is_double: bool, is_cosine: bool) -> bool:
+@torch.compiler.assume_constant_result
+def found(is_double: bool, is_cosine: bool) -> bool:
     """Whether there is such a `library` or one can be built. Where a compiler fails, a warning says so once."""
+    return _found(is_double, is_cosine)
+
+
+@cache  # under a function of its own, as the tracer would look through it
+def _found(is_double: bool, is_cosine: bool) -> bool:
     if missing() is not None:
         return False
     try:
-        library(is_double=is_double, is_cosine=is_cosine)
+        library(is_double, is_cosine)
     except UserError as error:
-        warnings.warn(f"{error}; it is used now", stacklevel=2)
+        warnings.warn(f"{error}; it is used now", stacklevel=3)
         return False
     return True
 
 
 @cache
-def library(*, is_double: bool, is_cosine: bool) -> ctypes.CDLL:
+def library(is_double: bool, is_cosine: bool) -> ctypes.CDLL:
     """The kernels with sums of that type and that direction; the first call on a machine compiles, some seconds.
 
     Raises:
-        UserError: there is no compiler, or it fails.
+        UserError: there is no compiler, it fails, or what it made cannot be kept or loaded.
     """
     compiler = _compiler()
     defined = (f"-DSUMS={'double' if is_double else 'float'}", f"-DCOSINE={int(is_cosine)}")
     flags = (*FLAGS, *_own_processor(compiler), *defined, *LINKING)
+    folder = _cache_folder()
     try:
-        folder = _cache_folder()
-    except OSError:  # a home that cannot be written: built again by each process
-        with tempfile.TemporaryDirectory(prefix="nala-") as temporary:
+        if folder is not None:
+            return _loaded(_built(compiler, flags, folder))
+        with tempfile.TemporaryDirectory(prefix="nala-") as temporary:  # built again by each process
             return _loaded(_built(compiler, flags, Path(temporary)))
-    return _loaded(_built(compiler, flags, folder))
+    except OSError as error:  # a full disk, a folder from which nothing may be run
+        raise UserError(f"backend='native' could not be kept or loaded: {error}; {_INSTEAD}") from error
+
+
+@torch.compiler.assume_constant_result
+def lanes_of(is_double: bool, is_cosine: bool) -> int:
+    """Numbers of a vector of the `library`, to a multiple of which it pads."""
+    return library(is_double, is_cosine).nala_lanes()
 
 
 def missing() -> str | None:
@@ -116,18 +133,15 @@ def _own_processor(compiler: str) -> tuple[str, ...]:
     return ()
 
 
-def _cache_folder() -> Path:
-    """Where libraries are kept, made if need be.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(base) / "nala-platform" / "native"
-    folder.mkdir(parents=True, exist_ok=True)
-    if not os.access(folder, os.W_OK):
-        raise PermissionError(f"{folder} cannot be written")
-    return folder
+def _cache_folder() -> Path | None:
+    """Where libraries are kept, made if need be; None where there can be no such place."""
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(base) / "nala-platform" / "native"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # a home that cannot be written, or none
+        return None
+    return folder if os.access(folder, os.W_OK) else None
 
 
 def _built(compiler: str, flags: tuple[str, ...], folder: Path) -> Path:
@@ -172,11 +186,7 @@ def _processor() -> str:
 
 def _loaded(path: Path) -> ctypes.CDLL:
     loaded = ctypes.CDLL(str(path))
-    for name, result in (
-        ("nala_forward", ctypes.c_int),
-        ("nala_backward", ctypes.c_int),
-        ("nala_states", ctypes.c_int64),
-    ):
-        function = getattr(loaded, name)
-        function.argtypes, function.restype = (ctypes.POINTER(Call),), result
+    for function in (loaded.nala_forward, loaded.nala_backward):
+        function.argtypes, function.restype = (ctypes.POINTER(Call),), ctypes.c_int
+    loaded.nala_lanes.argtypes, loaded.nala_lanes.restype = (), ctypes.c_int
     return loaded

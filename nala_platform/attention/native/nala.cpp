@@ -1,10 +1,17 @@
 // NaLa attention on a CPU: the entry points that `library.py` calls.
 //
-// Each returns 0, or 1 where memory ran out. Nothing is kept between calls but a thread's own scratch memory.
+// A pass returns 0, 1 where memory ran out, or 2 where the states are not as many as they must be. Nothing is kept
+// between calls but a thread's own scratch memory.
 #include "both_ways.h"
 #include "causal.h"
 
+inline int64_t state_numbers(const Call& call) {
+    const int64_t of_span = call.batch * call.heads * Widths(call).state;
+    return call.is_causal ? of_span * (Spans(call, call.keys).count - 1) : of_span;
+}
+
 template <class Form> int computed(const Call& call, void (Form::*pass)()) {
+    if (call.state_numbers != state_numbers(call)) return 2;
     try {
         (Form(call).*pass)();
         return 0;
@@ -22,9 +29,5 @@ int nala_backward(const Call* call) {
     return call->is_causal ? computed(*call, &Causal::backward) : computed(*call, &BothWays::backward);
 }
 
-// Numbers in `Call.states`.
-int64_t nala_states(const Call* call) {
-    const int64_t state = call->batch * call->heads * Widths(*call).state;
-    return call->is_causal ? state * (Spans(*call, call->keys).count - 1) : state;
-}
+int nala_lanes() { return W; }
 }

@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from nala_platform.attention import nala_attention
-from nala_platform.attention.native import form, library
+from nala_platform.attention.native import form, library, operator
 from nala_platform.errors import UserError
 
 KEPT_OPEN = []  # what a test builds must outlive the calls into it
@@ -19,7 +19,7 @@ KEPT_OPEN = []  # what a test builds must outlive the calls into it
 def fresh_library(monkeypatch, tmp_path):
     """Nothing is found or built yet, and the cache is an empty folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    functions = (library.library, library.found, library._own_processor)
+    functions = (library.library, library._found, library._own_processor)
     KEPT_OPEN.append(library.library)
     for function in functions:
         monkeypatch.setattr(library, function.__name__, library.cache(function.__wrapped__))
@@ -101,6 +101,53 @@ class TestChoice:
         assert nala_attention(*meta).shape == inputs.value.shape
 
 
+class TestInAGraph:
+    """Under torch.compile: one operator, and no bit differs from the same without."""
+
+    @pytest.mark.parametrize("is_causal", [False, True])
+    def test_it_is_one_node(self, make_inputs, is_causal):
+        graphs = []
+
+        def keep(graph, _):
+            graphs.append(str(graph.code))
+            return graph
+
+        def attention(query, key, value, low, high, rope, mask):
+            options = {"rope": rope, "key_padding_mask": mask, "is_causal": is_causal}
+            return nala_attention(query * 2, key, value, alpha_range=(low, high), **options) * 2
+
+        compiled = torch.compile(attention, backend=keep, fullgraph=True, dynamic=True)
+        for N in (40, 70, 2500):
+            inputs = make_inputs(N, H=2, D=10, E=6, dtype=torch.float32)
+            found = []
+            for function in (compiled, attention):
+                leaves = [x.clone().requires_grad_() for x in inputs[:3]]
+                leaves += [torch.full((2,), bound, requires_grad=True) for bound in (0.5, 2.0)]
+                out = function(*leaves, inputs.rope, inputs.mask)
+                found.append((out.detach(), *torch.autograd.grad(out.square().sum(), leaves)))
+            assert all(torch.equal(x, y) for x, y in zip(*found, strict=True))
+        assert len(graphs) == 1
+        assert graphs[0].count("torch.ops.nala.native") == 1
+
+    @pytest.mark.parametrize("is_causal", [False, True])
+    @pytest.mark.parametrize("use_rope", [False, True])
+    def test_the_operator_keeps_pytorch_s_rules(self, make_inputs, use_rope, is_causal):
+        """Strides, aliases, shapes of fake tensors, gradients: what torch asks of an operator of anyone's."""
+        inputs = make_inputs(70, H=2, D=10, E=6)
+        tensors = [x.transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in inputs[:3]]
+        bounds = [torch.full((2,), bound, dtype=torch.float64, requires_grad=True) for bound in (0.5, 2.0)]
+        rope = inputs.rope if use_rope else (None, None)
+        rest = (inputs.mask, "tanh", 3.0, "split", is_causal, 1e-6)
+        torch.library.opcheck(operator.nala_native, (*tensors, *bounds, *rope, *rest))
+
+    def test_a_learned_rope_is_plain(self, make_inputs):
+        inputs = make_inputs(9)
+        rope = tuple(table.clone().requires_grad_() for table in inputs.rope)
+        compiled = torch.compile(lambda *a: nala_attention(*a[:3], rope=a[3]), backend="eager", fullgraph=True)
+        compiled(*inputs[:3], rope).sum().backward()
+        assert all(table.grad.abs().sum() > 0 for table in rope)
+
+
 def nala_options():
     from nala_platform.attention.signature import Options
 
@@ -129,12 +176,17 @@ class TestBuilding:
         assert torch.equal(out, nala_attention(*inputs[:3], backend="chunked"))
         assert [*fresh_library.iterdir()] == []
 
+    def test_what_cannot_be_loaded(self, make_inputs, monkeypatch):
+        monkeypatch.setattr(library, "_compiled", lambda command: None)  # leaves an empty file
+        with pytest.raises(UserError, match=r"could not be kept or loaded: .*file too short; backend='chunked'"):
+            nala_attention(*make_inputs(9)[:3], backend="native")
+
     def test_it_is_built_once(self, fresh_library, make_inputs, monkeypatch):
-        kernels = library.library(is_double=True, is_cosine=False)
+        kernels = library.library(True, False)
         KEPT_OPEN.append(kernels)
         (built,) = fresh_library.iterdir()
         monkeypatch.setattr(library, "_compiled", None)  # it would be called
-        assert library.library.__wrapped__(is_double=True, is_cosine=False)._name == str(built)
+        assert library.library.__wrapped__(True, False)._name == str(built)
 
     def test_another_compiler_or_processor_is_another_library(self, monkeypatch):
         flags = library.FLAGS

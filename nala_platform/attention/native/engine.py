@@ -1,0 +1,148 @@
+"""One call of the kernels: what they are told, and the memory that they are given.
+
+Shapes: B batch, H heads, N queries, M keys, D head size, E value size.
+"""
+
+from ctypes import CDLL
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nala_platform.attention.feature_map import GATES
+from nala_platform.attention.layout import empty_like
+from nala_platform.attention.native import library
+from nala_platform.attention.native.library import lanes_of
+from nala_platform.attention.precision import widest
+from nala_platform.attention.signature import Options
+
+DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
+"""``Dtype`` of ``call.h``."""
+SHORTEST_SPAN = 1024
+"""Tokens of a span at least. A span's sums have memory of their own, for heads of 64 an eighth of its keys'."""
+SPAN_OF_SIZE, CAUSAL_SPAN_OF_SIZE = 4, 32
+"""Tokens of a span at least for each number of a head. The causal form keeps the sums before each span but the first,
+which then are 2 % of what it is given."""
+
+
+class Native:
+    """``gradient.Engine``."""
+
+    backend = "native"
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> tuple[Tensor, list[Tensor]]:
+        call = _prepared(query, key, value, options)
+        out = empty_like(value, query.shape[2])
+        call.struct.out = _described(out)
+        numbers = kept_numbers(query, value, options.direction, is_causal=options.is_causal)
+        states = query.new_empty(numbers, dtype=widest(query))
+        call.struct.states, call.struct.state_numbers = states.data_ptr(), numbers
+        _run(call.kernels.nala_forward(call.struct))
+        return out, [states]
+
+    def backward(
+        self, query: Tensor, key: Tensor, value: Tensor, grad: Tensor, kept: list[Tensor], options: Options
+    ) -> tuple[Tensor | None, ...]:
+        call = _prepared(query, key, value, options)
+        grad = _rows(grad)
+        grads = [empty_like(x, x.shape[2]) for x in (query, key, value)]
+        ends = query.new_empty((2, query.shape[1]), dtype=widest(query))
+        call.struct.out = _described(grad)
+        call.struct.query_grad, call.struct.key_grad, call.struct.value_grad = map(_described, grads)
+        call.struct.states, call.struct.state_numbers = kept[0].data_ptr(), kept[0].numel()
+        call.struct.bound_grads = ends.data_ptr()
+        _run(call.kernels.nala_backward(call.struct))
+        bounds = (
+            end.to(bound.dtype) if isinstance(bound, Tensor) else None
+            for end, bound in zip(ends.unbind(), options.alpha_range, strict=True)
+        )
+        return (*grads, *bounds)
+
+
+NATIVE = Native()
+
+
+class _Prepared(NamedTuple):
+    kernels: CDLL
+    struct: library.Call
+    tensors: list[Tensor]
+    """whose memory the struct names"""
+
+
+def _prepared(query: Tensor, key: Tensor, value: Tensor, options: Options) -> _Prepared:
+    sums = widest(query)
+    batch, heads, queries, size = query.shape
+    inputs = [_rows(x) for x in (query, key, value)]
+    low, high = (
+        bound.to(sums).contiguous() if isinstance(bound, Tensor) else torch.full((heads,), bound, dtype=sums)
+        for bound in options.alpha_range
+    )
+    cos, sin = (None, None) if options.rope is None else (table.to(sums).contiguous() for table in options.rope)
+    mask = None if options.key_padding_mask is None else options.key_padding_mask.contiguous()
+    counts = _counts(query, key, options)
+    struct = library.Call(
+        batch=batch,
+        heads=heads,
+        queries=queries,
+        keys=key.shape[2],
+        size=size,
+        values=value.shape[3],
+        is_causal=options.is_causal,
+        span=_span(size, value.shape[3], is_causal=options.is_causal),
+        threads=torch.get_num_threads(),
+        gate_slope=GATES[options.alpha_gate],
+        key_power=options.key_power,
+        eps=options.eps,
+    )
+    struct.query, struct.key, struct.value = map(_described, inputs)
+    named = {"cos": cos, "sin": sin, "mask": mask, "counts": counts, "low": low, "high": high}
+    for name, x in named.items():
+        setattr(struct, name, None if x is None else x.data_ptr())
+    kernels = library.library(sums == torch.float64, options.direction == "cosine")
+    return _Prepared(kernels, struct, [*inputs, *(x for x in named.values() if x is not None)])
+
+
+def kept_numbers(query: Tensor, value: Tensor, direction: str, *, is_causal: bool) -> int:
+    """Numbers that a call keeps for its gradient beside the inputs: ``Call.states``."""
+    lanes = lanes_of(query.dtype == torch.float64, direction == "cosine")
+    batch, heads, queries, size = query.shape
+    features, columns = 2 * _up(size, lanes) * lanes, _up(value.shape[3], lanes) * lanes
+    spans = _up(queries, _span(size, value.shape[3], is_causal=is_causal))
+    return batch * heads * features * (columns + 1) * (spans - 1 if is_causal else 1)
+
+
+def _span(size: int, values: int, *, is_causal: bool) -> int:
+    return max(SHORTEST_SPAN, (CAUSAL_SPAN_OF_SIZE if is_causal else SPAN_OF_SIZE) * max(size, values))
+
+
+def _up(x: int, by: int) -> int:
+    return (x + by - 1) // by
+
+
+def _rows(x_BHNX: Tensor) -> Tensor:
+    """With the numbers of a token beside each other."""
+    return x_BHNX if x_BHNX.stride(3) == 1 or x_BHNX.shape[3] == 1 else x_BHNX.contiguous()
+
+
+def _described(x_BHNX: Tensor) -> library.Tensor:
+    batch, head, token, _ = x_BHNX.stride()
+    return library.Tensor(x_BHNX.data_ptr(), batch, head, token, DTYPES[x_BHNX.dtype])
+
+
+def _run(code: int) -> None:
+    if code == 1:
+        raise MemoryError("there is not enough memory for the sums of an attention call")
+    if code:
+        raise RuntimeError("engine.kept_numbers and features.h do not agree on the size of a state")
+
+
+def _counts(query: Tensor, key: Tensor, options: Options) -> Tensor:
+    """How many keys a query sees, at least 1: (B,), or (B, N) if causal."""
+    batch, _, queries, _ = query.shape
+    mask_BM, sums = options.key_padding_mask, widest(query)
+    if mask_BM is None:
+        if options.is_causal:
+            return torch.arange(1, queries + 1, dtype=sums).expand(batch, -1).contiguous()
+        return torch.full((batch,), key.shape[2], dtype=sums)
+    seen_BM = ~mask_BM
+    return (seen_BM.cumsum(1) if options.is_causal else seen_BM.sum(1)).clamp_min(1).to(sums)
