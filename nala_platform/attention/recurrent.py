@@ -3,13 +3,16 @@
 Shapes: B batch, H heads, N new tokens, D head size, E value size, F = 2D features.
 """
 
+import torch
 from torch import Tensor
 
 from nala_platform.attention.door import check
 from nala_platform.attention.feature_map import key_features, query_features
 from nala_platform.attention.masking import cleared
+from nala_platform.attention.native.engine import NATIVE
+from nala_platform.attention.native.form import is_at_hand
 from nala_platform.attention.plain import State, causal, counted, gather, read
-from nala_platform.attention.precision import autocast_off, widen
+from nala_platform.attention.precision import autocast_off, widen, widest
 from nala_platform.attention.rotary import rotate
 from nala_platform.attention.signature import AlphaRange, Options, Rope
 from nala_platform.errors import UserError
@@ -38,6 +41,12 @@ def nala_step(
     """
     options = Options(alpha_range, alpha_gate, key_power, direction, rope, True, key_padding_mask, eps)
     check(query, key, value, options)
+    if state is not None:
+        _check_state(state, query, value)
+    is_traced = torch.compiler.is_compiling()
+    if not is_traced and not _wants_gradient(query, key, value, state, options):
+        if is_at_hand(query, key, value, options):
+            return NATIVE.step(query, key, value, state, options)
     key, value = cleared(key, value, key_padding_mask)
     with autocast_off(query):
         phi_q_BHNF = query_features(query, alpha_range=alpha_range, alpha_gate=alpha_gate, direction=direction)
@@ -52,11 +61,7 @@ def _advance(
     seen_BN, phi_k_BHNF = counted(phi_k_BHNF, options.key_padding_mask)
     rotated_q_BHNF, rotated_k_BHNF = rotate(phi_q_BHNF, options.rope), rotate(phi_k_BHNF, options.rope)
     new = gather(rotated_k_BHNF, phi_k_BHNF, value_BHNE, seen_BN)
-    if state is None:
-        after = new
-    else:
-        _check_state(state, new)
-        after = State(*(old + added for old, added in zip(state, new, strict=True)))
+    after = new if state is None else State(*(old + added for old, added in zip(state, new, strict=True)))
     if phi_q_BHNF.shape[2] == 1:
         return read(rotated_q_BHNF, phi_q_BHNF, after, eps=options.eps), after
     out_BHNE = causal(
@@ -65,10 +70,19 @@ def _advance(
     return out_BHNE, after
 
 
-def _check_state(state: State, new: State) -> None:
-    for name, old, added in zip(State._fields, state, new, strict=True):
-        if old.shape != added.shape or old.dtype != added.dtype:
+def _wants_gradient(query: Tensor, key: Tensor, value: Tensor, state: State | None, options: Options) -> bool:
+    bounds = (bound for bound in options.alpha_range if isinstance(bound, Tensor))
+    tensors = (query, key, value, *(state or ()), *(options.rope or ()), *bounds)
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+
+
+def _check_state(state: State, query: Tensor, value: Tensor) -> None:
+    batch, heads, _, size = query.shape
+    features, dtype = 2 * size, widest(query)
+    shapes = (batch, heads, features, value.shape[3]), (batch, heads, features), (batch,)
+    for name, part, shape in zip(State._fields, state, shapes, strict=True):
+        if part.shape != shape or part.dtype != dtype:
             raise UserError(
-                f"state {name} must be {added.dtype} {tuple(added.shape)} for these queries, keys and values, "
-                f"got {old.dtype} {tuple(old.shape)}"
+                f"state {name} must be {dtype} {shape} for these queries, keys and values, "
+                f"got {part.dtype} {tuple(part.shape)}"
             )

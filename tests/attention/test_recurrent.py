@@ -52,6 +52,26 @@ def test_pieces_equal_the_causal_form(make_inputs, gradients, direction, use_rop
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11 * max(1, theirs.abs().max().item()))
 
 
+@pytest.mark.parametrize("sizes", [[1] * 71, [1, 70], [64, 7], [30, 40, 1]], ids=str)
+@pytest.mark.parametrize("use_mask", [False, True])
+@pytest.mark.parametrize("direction", ["split", "cosine"])
+def test_pieces_without_gradients(make_inputs, direction, use_mask, sizes):
+    """Where the kernels of a CPU take the step; sizes that are no multiple of a vector."""
+    inputs = make_inputs(71, D=10, E=7)
+    inputs.mask[0, :9] = True
+    mask = inputs.mask if use_mask else None
+    with torch.no_grad():
+        out, state = in_pieces(inputs, sizes, rope=inputs.rope, mask=mask, direction=direction, **OPTIONS)
+    options = {"rope": inputs.rope, "key_padding_mask": mask, "direction": direction, **OPTIONS}
+    expected = nala_attention(*inputs[:3], is_causal=True, backend="reference", **options)
+    torch.testing.assert_close(out, expected, rtol=1e-9, atol=1e-11 * max(1, expected.abs().max().item()))
+    # and the state is what the operators of PyTorch would have left
+    inputs = inputs._replace(query=inputs.query.requires_grad_())
+    _, theirs = in_pieces(inputs, sizes, rope=inputs.rope, mask=mask, direction=direction, **OPTIONS)
+    for ours, part in zip(state, theirs, strict=True):
+        torch.testing.assert_close(ours, part.detach(), rtol=1e-9, atol=1e-11)
+
+
 @pytest.mark.parametrize(("dtype", "rtol", "atol"), [(torch.float32, 1e-5, 1e-5), (torch.bfloat16, 2**-8, 2e-5)])
 @pytest.mark.parametrize("sizes", [[1] * 71, [7, 64]], ids=["one by one", "7 and 64"])
 def test_bound_in_narrow_dtypes(make_inputs, sizes, dtype, rtol, atol):

@@ -1,6 +1,7 @@
 """Resuming as a user says it: what is typed, what is stored, what is broken."""
 
 import csv
+import hashlib
 import math
 import os
 import re
@@ -18,6 +19,7 @@ from runs import assert_same, wait_for, words
 from nala_platform.callbacks.resume import _apply_configured_rate
 from nala_platform.optim import warmup_cosine
 from nala_platform.runs.checkpoint_file import read_note
+from nala_platform.runs.folder import STAGED
 
 LAST, PREVIOUS = "checkpoints/last.ckpt", "checkpoints/previous.ckpt"
 
@@ -31,9 +33,10 @@ def rates(run: Path) -> dict[int, float]:
     return {int(row["step"]): float(row["lr"]) for row in rows(run) if row["lr"]}
 
 
-def content(run: Path) -> dict[Path, bytes]:
-    """Of all files but the lock, which the killed process has left."""
-    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
+def content(run: Path) -> dict[Path, str]:
+    """Digests of all files but the killed process's lock and the checkpoint that it may have been writing."""
+    files = (path for path in run.rglob("*") if path.is_file() and path.name not in (".lock", STAGED))
+    return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def refusal(zygote, folder: Path, *words: str) -> str:

@@ -23,6 +23,10 @@ struct Call {
     void* states;           // R: means over the keys (B, H, X), or if causal the sums before each span but the first
     int64_t state_numbers;  // so many
     void* bound_grads;      // R (2, H)
+    // Sums over earlier keys and, after the call, over all: R (B, H, 2D, E) and (B, H, 2D), causal and forward alone.
+    // Null: there are no earlier ones, and nobody asks.
+    const void *start_sums, *start_keys;
+    void *end_sums, *end_keys;
 };
 
 struct Bf16 {

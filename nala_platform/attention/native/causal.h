@@ -16,8 +16,12 @@ class Causal : Tiles {
     void forward() {
         sum_spans();
         share(call, spans, [&](const Unit& unit, Scratch& s) {
-            each_head(unit, [&](long h) { begin(state_of(s, unit, h), before(unit.b, h, unit.span)); });
+            each_head(unit, [&](long h) {
+                R* sums = state_of(s, unit, h);
+                unit.span == 0 ? start(sums, unit.b, h) : begin(sums, before(unit.b, h, unit.span));
+            });
             each_tile(unit, spans, s, [&](long h, long n, long rows) { out_tile(s, unit, h, n, rows); });
+            if (unit.span == spans.count - 1) each_head(unit, [&](long h) { end(state_of(s, unit, h), unit.b, h); });
         });
     }
 
@@ -60,6 +64,36 @@ class Causal : Tiles {
     const Spans spans;
 
     R* state(R* all, long head, long place) const { return all + (head * (spans.count - 1) + place) * width.state; }
+    // What other backends call a state, (2D, E) and (2D,), to and from ours: padded, and with the second half of the
+    // split negative.
+    void start(R* to, long b, long h) const {
+        begin(to, nullptr);
+        if (call.start_sums == nullptr) return;
+        const R *sums = static_cast<const R*>(call.start_sums), *keys = static_cast<const R*>(call.start_keys);
+        each_feature(b, h, [&](long ours, long theirs, R sign) {
+            scaled(sums + theirs * width.values, sign, width.values, to + ours * width.columns);
+            z_of(to)[ours] = sign * keys[theirs];
+        });
+    }
+    void end(const R* from, long b, long h) const {
+        if (call.end_sums == nullptr) return;
+        R *sums = static_cast<R*>(call.end_sums), *keys = static_cast<R*>(call.end_keys);
+        each_feature(b, h, [&](long ours, long theirs, R sign) {
+            scaled(from + ours * width.columns, sign, width.values, sums + theirs * width.values);
+            keys[theirs] = sign * z_of(from)[ours];
+        });
+    }
+    static void scaled(const R* __restrict from, R factor, long size, R* __restrict to) {
+        for (long i = 0; i < size; i++) to[i] = factor * from[i];
+    }
+    template <class Work> void each_feature(long b, long h, Work work) const {
+        for (long half = 0; half < 2; half++) {
+            const R sign = half && !IS_COSINE ? -1 : 1;
+            const long theirs = (head_index(b, h) * 2 + half) * width.size;
+            for (long d = 0; d < width.size; d++) work(half * width.head + d, theirs + d, sign);
+        }
+    }
+
     // The sums before a span, null before the first, and the gradients of those behind it, null behind the last: 0.
     R* before(long b, long h, long span) const {
         return span == 0 ? nullptr : state(static_cast<R*>(call.states), head_index(b, h), span - 1);
@@ -91,7 +125,10 @@ class Causal : Tiles {
         if (spans.count == 1) return;
         share(call, spans, [&](const Unit& unit, Scratch& s) {
             if (unit.span == spans.count - 1) return;
-            each_head(unit, [&](long h) { std::fill_n(before(unit.b, h, unit.span + 1), width.state, R(0)); });
+            each_head(unit, [&](long h) {
+                R* sums = before(unit.b, h, unit.span + 1);
+                unit.span == 0 ? start(sums, unit.b, h) : begin(sums, nullptr);
+            });
             each_tile(unit, spans, s, [&](long h, long n, long rows) {
                 map_key(s, unit.b, h, n, rows);
                 add(before(unit.b, h, unit.span + 1), s.key, s.value, nullptr, rows);

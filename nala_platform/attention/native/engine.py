@@ -13,6 +13,7 @@ from nala_platform.attention.feature_map import GATES
 from nala_platform.attention.layout import empty_like
 from nala_platform.attention.native import library
 from nala_platform.attention.native.library import lanes_of
+from nala_platform.attention.plain import State
 from nala_platform.attention.precision import widest
 from nala_platform.attention.signature import Options
 
@@ -31,19 +32,43 @@ class Native:
     backend = "native"
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> tuple[Tensor, list[Tensor]]:
-        call = _prepared(query, key, value, options)
+        call = _prepared(query, key, value, options, _counts(query, key, options))
+        out, states = self._forward(call, query, value, options)
+        return out, [states]
+
+    def _forward(self, call: "_Prepared", query: Tensor, value: Tensor, options: Options) -> tuple[Tensor, Tensor]:
         out = empty_like(value, query.shape[2])
         call.struct.out = _described(out)
         numbers = kept_numbers(query, value, options.direction, is_causal=options.is_causal)
         states = query.new_empty(numbers, dtype=widest(query))
         call.struct.states, call.struct.state_numbers = states.data_ptr(), numbers
         _run(call.kernels.nala_forward(call.struct))
-        return out, [states]
+        return out, states
+
+    def step(
+        self, query: Tensor, key: Tensor, value: Tensor, state: State | None, options: Options
+    ) -> tuple[Tensor, State]:
+        """The causal form behind the keys in ``state``, and the state behind it; no gradients."""
+        count_BN = _seen(query, options)
+        if state is not None:
+            count_BN += state.count_B[:, None]
+        call = _prepared(query, key, value, options, count_BN.clamp_min(1))
+        if state is not None:
+            sums, keys = (part.contiguous() for part in state[:2])
+            call.struct.start_sums, call.struct.start_keys = sums.data_ptr(), keys.data_ptr()
+        batch, heads, _, size = query.shape
+        after = State(
+            query.new_empty((batch, heads, 2 * size, value.shape[3]), dtype=widest(query)),
+            query.new_empty((batch, heads, 2 * size), dtype=widest(query)),
+            count_BN[:, -1].clone(),
+        )
+        call.struct.end_sums, call.struct.end_keys = (part.data_ptr() for part in after[:2])
+        return self._forward(call, query, value, options)[0], after
 
     def backward(
         self, query: Tensor, key: Tensor, value: Tensor, grad: Tensor, kept: list[Tensor], options: Options
     ) -> tuple[Tensor | None, ...]:
-        call = _prepared(query, key, value, options)
+        call = _prepared(query, key, value, options, _counts(query, key, options))
         grad = _rows(grad)
         grads = [empty_like(x, x.shape[2]) for x in (query, key, value)]
         ends = query.new_empty((2, query.shape[1]), dtype=widest(query))
@@ -69,7 +94,7 @@ class _Prepared(NamedTuple):
     """whose memory the struct names"""
 
 
-def _prepared(query: Tensor, key: Tensor, value: Tensor, options: Options) -> _Prepared:
+def _prepared(query: Tensor, key: Tensor, value: Tensor, options: Options, counts: Tensor) -> _Prepared:
     sums = widest(query)
     batch, heads, queries, size = query.shape
     inputs = [_rows(x) for x in (query, key, value)]
@@ -79,7 +104,6 @@ def _prepared(query: Tensor, key: Tensor, value: Tensor, options: Options) -> _P
     )
     cos, sin = (None, None) if options.rope is None else (table.to(sums).contiguous() for table in options.rope)
     mask = None if options.key_padding_mask is None else options.key_padding_mask.contiguous()
-    counts = _counts(query, key, options)
     struct = library.Call(
         batch=batch,
         heads=heads,
@@ -138,11 +162,18 @@ def _run(code: int) -> None:
 
 def _counts(query: Tensor, key: Tensor, options: Options) -> Tensor:
     """How many keys a query sees, at least 1: (B,), or (B, N) if causal."""
-    batch, _, queries, _ = query.shape
-    mask_BM, sums = options.key_padding_mask, widest(query)
+    if options.is_causal:
+        return _seen(query, options).clamp_min_(1)
+    batch, mask_BM = query.shape[0], options.key_padding_mask
     if mask_BM is None:
-        if options.is_causal:
-            return torch.arange(1, queries + 1, dtype=sums).expand(batch, -1).contiguous()
-        return torch.full((batch,), key.shape[2], dtype=sums)
-    seen_BM = ~mask_BM
-    return (seen_BM.cumsum(1) if options.is_causal else seen_BM.sum(1)).clamp_min(1).to(sums)
+        return torch.full((batch,), key.shape[2], dtype=widest(query))
+    return (~mask_BM).sum(1).clamp_min_(1).to(widest(query))
+
+
+def _seen(query: Tensor, options: Options) -> Tensor:
+    """How many keys up to its own each query sees, (B, N)."""
+    batch, _, tokens, _ = query.shape
+    mask_BN = options.key_padding_mask
+    if mask_BN is None:
+        return torch.arange(1, tokens + 1, dtype=widest(query)).repeat(batch, 1)
+    return (~mask_BN).cumsum(1).to(widest(query))

@@ -49,7 +49,7 @@ class Call(ctypes.Structure):
         *((name, ctypes.c_double) for name in ("gate_slope", "key_power", "eps")),
         ("states", ctypes.c_void_p),
         ("state_numbers", ctypes.c_int64),
-        ("bound_grads", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("bound_grads", "start_sums", "start_keys", "end_sums", "end_keys")),
     )
 
 
@@ -137,7 +137,7 @@ def _cache_folder() -> Path | None:
     """Where libraries are kept, made if need be; None where there can be no such place."""
     try:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        folder = Path(base) / "nala-platform" / "native"
+        folder = Path(base) / "nala" / "native"
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # a home that cannot be written, or none
         return None

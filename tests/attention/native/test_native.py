@@ -23,7 +23,7 @@ def fresh_library(monkeypatch, tmp_path):
     KEPT_OPEN.append(library.library)
     for function in functions:
         monkeypatch.setattr(library, function.__name__, library.cache(function.__wrapped__))
-    return tmp_path / "nala-platform" / "native"
+    return tmp_path / "nala" / "native"
 
 
 def results(inputs, *, backend="native", **options):
