@@ -62,6 +62,6 @@ def test_compile_in_one_graph(name):
     compiled_against_eager(NETWORKS[name], "aot_eager")
 
 
-@pytest.mark.parametrize("name", by_cost("segmenter", pytest.mark.slow))
+@pytest.mark.parametrize("name", by_cost("default", pytest.mark.slow))
 def test_compile_in_one_graph_with_the_default_backend(name):
     compiled_against_eager(NETWORKS[name], "inductor")
