@@ -47,6 +47,8 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
         raise UserError(f"key and value must have the same number of tokens, got {shapes}")
     if query.shape[2] == 0 or key.shape[2] == 0:
         raise UserError(f"at least one query and one key are needed, got {shapes}")
+    if query.shape[1] == 0 or query.shape[3] == 0:
+        raise UserError(f"at least one head of size 1 is needed, got {shapes}")
     if not (query.is_floating_point() and key.is_floating_point() and value.is_floating_point()):
         raise UserError(f"query, key and value must be floating point, got {_dtypes(query, key, value)}")
     if not widest(query) == widest(key) == widest(value):

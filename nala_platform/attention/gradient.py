@@ -45,13 +45,19 @@ def differentiable(query: Tensor, key: Tensor, value: Tensor, options: Options, 
 
 def obstacle(query: Tensor, options: Options) -> str | None:
     """Why the node cannot stand here, or None."""
+    # a traced loop over blocks would be a graph with one copy of its body for each
     if torch.compiler.is_compiling():
-        return "inside torch.compile or torch.export, whose graph would hold one copy of it a block"
-    if torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0:
+        return "inside torch.compile or torch.export"
+    if is_transformed():
         return "under a transform of torch.func or in forward-mode differentiation"
     if options.rope is not None and any(table.requires_grad for table in options.rope) and torch.is_grad_enabled():
         return "with a rope that requires a gradient"
     return None
+
+
+def is_transformed() -> bool:
+    """Whether a transform of ``torch.func`` or forward-mode differentiation asks for rules that the node lacks."""
+    return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
 
 
 class _ClosedForm(torch.autograd.Function):

@@ -64,9 +64,10 @@ def nala_attention(
     definition, ``"plain"`` the linear form in ordinary autograd. Of these autograd keeps query, key and value alone:
     ``"chunked"``, in blocks that stay in a cache; ``"compiled"``, the same through ``torch.compile``, which takes a
     minute at the first call; ``"native"``, kernels in C++ for a CPU, which the machine's compiler builds in some
-    seconds at the first call ever; ``"triton"``, fused kernels for CUDA. ``"auto"`` is ``"native"`` on a CPU where
-    there is a compiler, else ``"chunked"``, and ``"plain"`` where neither can run (``gradient.obstacle``): inside
-    ``torch.compile`` and ``torch.export``, under ``torch.func``, and for a rope that requires a gradient.
+    seconds at the first call ever, and inside ``torch.compile`` one operator; ``"triton"``, fused kernels for CUDA.
+    ``"auto"`` is ``"native"`` on a CPU where there is a compiler, else ``"chunked"``, and ``"plain"`` where that cannot
+    run (``gradient.obstacle``): inside ``torch.compile`` (without ``"native"``) and ``torch.export``, under
+    ``torch.func``, and for a rope that requires a gradient.
     Raises UserError for arguments that do not fit together.
     """
     options = Options(alpha_range, alpha_gate, key_power, direction, rope, is_causal, key_padding_mask, eps)

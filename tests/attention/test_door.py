@@ -17,6 +17,7 @@ def call(attention, **changes):
 
 
 MISTAKES = {
+    "no head": ({name: torch.zeros(2, 0, 5, 8) for name in ("query", "key", "value")}, "at least one head of size 1"),
     "three axes": ({"query": torch.zeros(2, 5, 8)}, "(batch, heads, tokens, size), got query (2, 5, 8)"),
     "heads": ({"key": torch.zeros(2, 1, 5, 8)}, "agree in batch and heads, got query (2, 3, 5, 8), key (2, 1, 5, 8)"),
     "batch": ({"value": torch.zeros(1, 3, 5, 4)}, "agree in batch and heads"),

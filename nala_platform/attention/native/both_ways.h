@@ -94,7 +94,8 @@ class BothWays : Tiles {
         const R* state = mean(unit.b, h);
         map_query(s, unit.b, h, n, rows);
         multiply(rows, scored(s.query), width.features, width.features, state, width.columns, s.out);
-        for (long i = 0; i < rows; i++) scale(s.out + i * width.columns, 1 / denominator(s, i, state), width.columns);
+        for (long i = 0; i < rows; i++)
+            scale(s.out + i * width.columns, reciprocal(denominator(s, i, state)), width.columns);
         write(call.out, unit.b, h, n, rows, width.values, s.out, width.columns, false);
     }
 
@@ -104,7 +105,7 @@ class BothWays : Tiles {
         map_query(s, unit.b, h, n, rows);
         read_grad(s, unit.b, h, n, rows);
         for (long i = 0; i < rows; i++) {
-            share[i] = 1 / denominator(s, i, state);
+            share[i] = reciprocal(denominator(s, i, state));
             scale(s.grad + i * width.columns, share[i], width.columns);
         }
         R* grads = s.query_features;

@@ -188,7 +188,7 @@ class Causal : Tiles {
         add_triangle(s.scores, s.value, width.columns, rows, s.out, false);
         for (long i = 0; i < rows; i++) {
             add_row(z, s.key.feature + i * width.features, R(1), width.features);
-            scale(s.out + i * width.columns, 1 / denominator(s, unit.b, n, i, z), width.columns);
+            scale(s.out + i * width.columns, reciprocal(denominator(s, unit.b, n, i, z)), width.columns);
         }
         write(call.out, unit.b, h, n, rows, width.values, s.out, width.columns, false);
         accumulate(rows, scored(s.key), width.features, s.value, width.columns, sums);
@@ -204,7 +204,7 @@ class Causal : Tiles {
         std::copy_n(z, width.features, s.row);
         for (long i = 0; i < rows; i++) {
             add_row(s.row, s.key.feature + i * width.features, R(1), width.features);
-            per_query[2 * i] = 1 / denominator(s, unit.b, n, i, s.row);
+            per_query[2 * i] = reciprocal(denominator(s, unit.b, n, i, s.row));
             scale(s.grad + i * width.columns, per_query[2 * i], width.columns);
         }
         score_grads(s, rows);

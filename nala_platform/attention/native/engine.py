@@ -16,9 +16,12 @@ from nala_platform.attention.native.library import lanes_of
 from nala_platform.attention.plain import State
 from nala_platform.attention.precision import widest
 from nala_platform.attention.signature import Options
+from nala_platform.errors import UserError
 
 DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 """``Dtype`` of ``call.h``."""
+ALIGNED = 64
+"""Bytes, to a multiple of which PyTorch aligns its own memory, and the kernels take states for aligned."""
 SHORTEST_SPAN = 1024
 """Tokens of a span at least. A span's sums have memory of their own, for heads of 64 an eighth of its keys'."""
 SPAN_OF_SIZE, CAUSAL_SPAN_OF_SIZE = 4, 32
@@ -54,7 +57,7 @@ class Native:
             count_BN += state.count_B[:, None]
         call = _prepared(query, key, value, options, count_BN.clamp_min(1))
         if state is not None:
-            sums, keys = (part.contiguous() for part in state[:2])
+            sums, keys = (_numbers(part, part.dtype) for part in state[:2])
             call.struct.start_sums, call.struct.start_keys = sums.data_ptr(), keys.data_ptr()
         batch, heads, _, size = query.shape
         after = State(
@@ -74,11 +77,13 @@ class Native:
         ends = query.new_empty((2, query.shape[1]), dtype=widest(query))
         call.struct.out = _described(grad)
         call.struct.query_grad, call.struct.key_grad, call.struct.value_grad = map(_described, grads)
-        call.struct.states, call.struct.state_numbers = kept[0].data_ptr(), kept[0].numel()
+        numbers = kept_numbers(query, value, options.direction, is_causal=options.is_causal)
+        states = _state(kept[0], numbers, widest(query))
+        call.struct.states, call.struct.state_numbers = states.data_ptr(), numbers
         call.struct.bound_grads = ends.data_ptr()
         _run(call.kernels.nala_backward(call.struct))
         bounds = (
-            end.to(bound.dtype) if isinstance(bound, Tensor) else None
+            end.to(bound.dtype, copy=True) if isinstance(bound, Tensor) else None
             for end, bound in zip(ends.unbind(), options.alpha_range, strict=True)
         )
         return (*grads, *bounds)
@@ -99,11 +104,11 @@ def _prepared(query: Tensor, key: Tensor, value: Tensor, options: Options, count
     batch, heads, queries, size = query.shape
     inputs = [_rows(x) for x in (query, key, value)]
     low, high = (
-        bound.to(sums).contiguous() if isinstance(bound, Tensor) else torch.full((heads,), bound, dtype=sums)
+        _numbers(bound, sums) if isinstance(bound, Tensor) else query.new_full((heads,), bound, dtype=sums)
         for bound in options.alpha_range
     )
-    cos, sin = (None, None) if options.rope is None else (table.to(sums).contiguous() for table in options.rope)
-    mask = None if options.key_padding_mask is None else options.key_padding_mask.contiguous()
+    cos, sin = (None, None) if options.rope is None else (_numbers(table, sums) for table in options.rope)
+    mask = None if options.key_padding_mask is None else _numbers(options.key_padding_mask, torch.bool)
     struct = library.Call(
         batch=batch,
         heads=heads,
@@ -119,7 +124,7 @@ def _prepared(query: Tensor, key: Tensor, value: Tensor, options: Options, count
         eps=options.eps,
     )
     struct.query, struct.key, struct.value = map(_described, inputs)
-    named = {"cos": cos, "sin": sin, "mask": mask, "counts": counts, "low": low, "high": high}
+    named = {"cos": cos, "sin": sin, "mask": mask, "counts": counts.contiguous(), "low": low, "high": high}
     for name, x in named.items():
         setattr(struct, name, None if x is None else x.data_ptr())
     kernels = library.library(sums == torch.float64, options.direction == "cosine")
@@ -145,7 +150,36 @@ def _up(x: int, by: int) -> int:
 
 def _rows(x_BHNX: Tensor) -> Tensor:
     """With the numbers of a token beside each other."""
+    x_BHNX = _solid(x_BHNX)
     return x_BHNX if x_BHNX.stride(3) == 1 or x_BHNX.shape[3] == 1 else x_BHNX.contiguous()
+
+
+def _numbers(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return _solid(x).to(dtype).contiguous()
+
+
+def _solid(x: Tensor) -> Tensor:
+    """With its numbers in memory as they are: what the kernels are given is an address."""
+    why = unfit(x)
+    if why is not None:
+        raise UserError(f"backend='native' {why}; backend='chunked' takes it")
+    # a tensor of zeros without memory, and one whose signs are all to be turned
+    return x.clone() if x._is_zerotensor() else x.resolve_neg()
+
+
+def unfit(x: Tensor) -> str | None:
+    """Why the kernels cannot be given this tensor, or None."""
+    if x.device.type != "cpu" or x.layout != torch.strided or type(x) not in (Tensor, torch.nn.Parameter):
+        return f"computes on plain tensors on a CPU, got a {type(x).__name__} on {x.device}"
+    return None
+
+
+def _state(x: Tensor, numbers: int, dtype: torch.dtype) -> Tensor:
+    """What the forward pass has left, as it comes back from wherever hooks have put it."""
+    if x.numel() != numbers or x.dtype != dtype:
+        raise RuntimeError(f"a saved tensor came back as {x.numel()} {x.dtype}, it was {numbers} {dtype}")
+    x = _solid(x).contiguous()
+    return x if x.data_ptr() % ALIGNED == 0 else x.clone()
 
 
 def _described(x_BHNX: Tensor) -> library.Tensor:
@@ -157,7 +191,7 @@ def _run(code: int) -> None:
     if code == 1:
         raise MemoryError("there is not enough memory for the sums of an attention call")
     if code:
-        raise RuntimeError("engine.kept_numbers and features.h do not agree on the size of a state")
+        raise RuntimeError("engine.kept_numbers and maps.h do not agree on the size of a state")
 
 
 def _counts(query: Tensor, key: Tensor, options: Options) -> Tensor:
@@ -166,7 +200,7 @@ def _counts(query: Tensor, key: Tensor, options: Options) -> Tensor:
         return _seen(query, options).clamp_min_(1)
     batch, mask_BM = query.shape[0], options.key_padding_mask
     if mask_BM is None:
-        return torch.full((batch,), key.shape[2], dtype=widest(query))
+        return query.new_full((batch,), key.shape[2], dtype=widest(query))
     return (~mask_BM).sum(1).clamp_min_(1).to(widest(query))
 
 
@@ -175,5 +209,5 @@ def _seen(query: Tensor, options: Options) -> Tensor:
     batch, _, tokens, _ = query.shape
     mask_BN = options.key_padding_mask
     if mask_BN is None:
-        return torch.arange(1, tokens + 1, dtype=widest(query)).repeat(batch, 1)
+        return torch.arange(1, tokens + 1, dtype=widest(query), device=query.device).repeat(batch, 1)
     return (~mask_BN).cumsum(1).to(widest(query))

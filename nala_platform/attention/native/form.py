@@ -1,21 +1,21 @@
 """NaLa on a CPU in kernels of our own: maps, rotations, products and their gradients, tile by tile in one go.
 
 The sources stand beside this module: ``lanes.h`` vectors, logarithm and exponential; ``products.h`` small matrix
-products; ``call.h`` what Python hands over; ``features.h`` the maps; ``spans.h`` threads; ``tiles.h``, ``both_ways.h``
-and ``causal.h`` the passes. A library's product needs its factors in memory, and so features that are written, read,
-turned, read again; here a tile of them is made, used and forgotten within a core's own cache.
+products; ``call.h`` what Python hands over; ``maps.h`` the feature maps; ``spans.h`` threads; ``tiles.h``,
+``both_ways.h`` and ``causal.h`` the passes. A library's product needs its factors in memory, and so features that are
+written, read, turned, read again; here a tile of them is made, used and forgotten within a core's own cache.
 
-``library`` builds and loads them, ``engine`` calls them, ``operator`` makes them one node of a compiled graph.
+``compiler`` and ``library`` build and load them, ``engine`` calls them, ``operator`` makes them one node of a graph.
 """
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from nala_platform.attention.gradient import differentiable, obstacle
+from nala_platform.attention.gradient import differentiable, is_transformed, obstacle
 from nala_platform.attention.native import library
-from nala_platform.attention.native.engine import DTYPES, NATIVE
-from nala_platform.attention.native.operator import in_graph
+from nala_platform.attention.native.engine import DTYPES, Native, unfit
+from nala_platform.attention.native.operator import gradients_in_graph, in_graph
 from nala_platform.attention.signature import Options
 from nala_platform.errors import UserError
 
@@ -32,9 +32,23 @@ def native_form(query: Tensor, key: Tensor, value: Tensor, options: Options) -> 
     why = _unfit(query, key, value)
     if why is not None:
         raise UserError(f"backend='native' {why}; backend='chunked' takes it")
-    if _is_traced(options):
+    if _is_traced(options) or (_is_watched() and obstacle(query, options) is None):
         return in_graph(query, key, value, options)
-    return differentiable(query, key, value, options, NATIVE)
+    return differentiable(query, key, value, options, _NODE)
+
+
+class _Node(Native):
+    """Eager; a graph that is made of its backward pass alone, as compiled autograd does, gets the operator."""
+
+    def backward(
+        self, query: Tensor, key: Tensor, value: Tensor, grad: Tensor, kept: list[Tensor], options: Options
+    ) -> tuple[Tensor | None, ...]:
+        if torch.compiler.is_compiling() or _is_watched():
+            return gradients_in_graph(query, key, value, grad, kept[0], options)
+        return super().backward(query, key, value, grad, kept, options)
+
+
+_NODE = _Node()
 
 
 def is_at_hand(query: Tensor, key: Tensor, value: Tensor, options: Options) -> bool:
@@ -44,22 +58,31 @@ def is_at_hand(query: Tensor, key: Tensor, value: Tensor, options: Options) -> b
     """
     if _unfit(query, key, value) is not None:
         return False
-    is_seen = not torch.compiler.is_compiling() and _get_current_dispatch_mode() is not None
-    if is_seen or (obstacle(query, options) is not None and not _is_traced(options)):
+    if not _is_traced(options) and (_is_watched() or obstacle(query, options) is not None):
         return False
     return library.found(query.dtype == torch.float64, options.direction == "cosine")
 
 
 def _is_traced(options: Options) -> bool:
     """Whether ``torch.compile`` makes a graph of this; one of ``torch.export`` may run on another machine."""
+    if not torch.compiler.is_compiling() or torch.compiler.is_exporting():
+        return False
     learns_rope = options.rope is not None and any(table.requires_grad for table in options.rope)
-    return torch.compiler.is_compiling() and not torch.compiler.is_exporting() and not learns_rope
+    return not learns_rope and not is_transformed()
+
+
+def _is_watched() -> bool:
+    """Whether a dispatch mode is to see operators: a counter, ``make_fx``, fake tensors."""
+    return not torch.compiler.is_compiling() and _get_current_dispatch_mode() is not None
 
 
 def _unfit(*inputs: Tensor) -> str | None:
     for x in inputs:
-        if x.device.type != "cpu" or type(x) not in (Tensor, torch.nn.Parameter):
-            return f"computes on plain tensors on a CPU, got a {type(x).__name__} on {x.device}"
+        why = unfit(x)
+        if why is not None:
+            return why
         if x.dtype not in DTYPES:
             return f"takes {', '.join(map(str, DTYPES))}, got {x.dtype}"
+        if x.numel() == 0:
+            return f"takes no empty tensors, got {tuple(x.shape)}"
     return None

@@ -104,7 +104,7 @@ inline Vec exp2_of(Vec y) {
     const Vec f = y - (shifted - magic);
     Vec sum = all(TERMS[EXP_TERMS - 1]);
     for (int k = EXP_TERMS - 2; k >= 0; k--) sum = sum * f + TERMS[k];
-    return (Vec)((Int)sum + ((Int)shifted << MANTISSA));
+    return y == y ? (Vec)((Int)sum + ((Int)shifted << MANTISSA)) : y;
 }
 
 // 1 - tanh x = 2 / (exp(2x) + 1): for large x, where tanh x rounds to 1, it still has all its digits.

@@ -7,24 +7,20 @@ by unlike machines, or an update of any of them, never loads what was built for 
 import ctypes
 import hashlib
 import os
-import platform
-import shlex
-import shutil
-import subprocess
 import tempfile
+import time
 import warnings
 from functools import cache
 from pathlib import Path
 
 import torch
 
+from nala_platform.attention.native.compiler import FLAGS, INSTEAD, command, missing, own_processor, processor, told
 from nala_platform.errors import UserError
 
 SOURCES = Path(__file__).parent
-FLAGS = ("-std=c++17", "-O3", "-fno-strict-aliasing", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
-LINKING = ("-shared", "-fPIC", "-pthread")
-COMPILERS = ("c++", "g++", "clang++")
-_INSTEAD = "backend='chunked' needs none"
+ABANDONED = 24 * 3600
+"""Seconds after which a half-built file is nobody's."""
 
 
 class Tensor(ctypes.Structure):
@@ -61,14 +57,20 @@ def found(is_double: bool, is_cosine: bool) -> bool:
 
 @cache  # under a function of its own, as the tracer would look through it
 def _found(is_double: bool, is_cosine: bool) -> bool:
-    if missing() is not None:
-        return False
     try:
+        if missing() is not None:
+            return False
         library(is_double, is_cosine)
-    except UserError as error:
+    except (UserError, ValueError) as error:  # a CXX that is no command line
         warnings.warn(f"{error}; it is used now", stacklevel=3)
         return False
     return True
+
+
+@torch.compiler.assume_constant_result
+def lanes_of(is_double: bool, is_cosine: bool) -> int:
+    """Numbers of a vector of the `library`, to a multiple of which it pads."""
+    return library(is_double, is_cosine).nala_lanes()
 
 
 @cache
@@ -78,59 +80,62 @@ def library(is_double: bool, is_cosine: bool) -> ctypes.CDLL:
     Raises:
         UserError: there is no compiler, it fails, or what it made cannot be kept or loaded.
     """
-    compiler = _compiler()
-    defined = (f"-DSUMS={'double' if is_double else 'float'}", f"-DCOSINE={int(is_cosine)}")
-    flags = (*FLAGS, *_own_processor(compiler), *defined, *LINKING)
-    folder = _cache_folder()
     try:
+        compiler = command()
+        defined = (f"-DSUMS={'double' if is_double else 'float'}", f"-DCOSINE={int(is_cosine)}")
+        build = (*compiler, *FLAGS, *own_processor(compiler), *defined, str(SOURCES / "nala.cpp"))
+        name = f"{_fingerprint(compiler, build)}.so"
+        folder = _cache_folder()
         if folder is not None:
-            return _loaded(_built(compiler, flags, folder))
+            return _from_cache(build, folder / name)
         with tempfile.TemporaryDirectory(prefix="nala-") as temporary:  # built again by each process
-            return _loaded(_built(compiler, flags, Path(temporary)))
-    except OSError as error:  # a full disk, a folder from which nothing may be run
-        raise UserError(f"backend='native' could not be kept or loaded: {error}; {_INSTEAD}") from error
+            return _built(build, Path(temporary) / name)
+    except UserError:
+        raise
+    except (OSError, ValueError) as error:  # a full disk, a folder from which nothing may be run, a CXX without sense
+        raise UserError(f"backend='native' could not be built or loaded: {error}; {INSTEAD}") from error
 
 
-@torch.compiler.assume_constant_result
-def lanes_of(is_double: bool, is_cosine: bool) -> int:
-    """Numbers of a vector of the `library`, to a multiple of which it pads."""
-    return library(is_double, is_cosine).nala_lanes()
+def _from_cache(build: tuple[str, ...], path: Path) -> ctypes.CDLL:
+    if path.is_file():
+        try:
+            return _loaded(path)
+        except OSError:  # damaged: a disk was full, a machine went down
+            path.unlink(missing_ok=True)
+    for part in path.parent.glob("*.part"):  # of builds that were killed
+        if part.stat().st_mtime < time.time() - ABANDONED:
+            part.unlink(missing_ok=True)
+    return _built(build, path)
 
 
-def missing() -> str | None:
-    """Why there can be no library here, or None; nothing is compiled."""
-    if os.name != "posix":
-        return f"backend='native' is made for Linux and macOS; {_INSTEAD}"
-    if not any(map(shutil.which, _candidates())):
-        return (
-            "backend='native' needs a C++ compiler on the path, or named by CXX (on Debian: apt-get install g++); "
-            f"{_INSTEAD}"
-        )
-    return None
+def _built(build: tuple[str, ...], path: Path) -> ctypes.CDLL:
+    """Two processes that make it at once make the same; it is never seen half-written."""
+    handle, name = tempfile.mkstemp(prefix=path.stem, suffix=".part", dir=path.parent)
+    os.close(handle)
+    try:
+        _compiled((*build, "-o", name))
+        with open(name, "rb") as made:  # not the handle: a linker begins a file of its own
+            os.fsync(made.fileno())
+        os.replace(name, path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+    return _loaded(path)
 
 
-def _candidates() -> tuple[str, ...]:
-    own = shlex.split(os.environ.get("CXX", ""))
-    return (own[0],) if own else COMPILERS
+def _compiled(build: tuple[str, ...]) -> None:
+    done = told(build)
+    if done.returncode != 0:
+        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[0]
+        raise UserError(f"backend='native' could not be compiled by {build[0]}: {said}; {INSTEAD}")
 
 
-def _compiler() -> str:
-    why = missing()
-    if why is not None:
-        raise UserError(why)
-    return next(found for name in _candidates() if (found := shutil.which(name)))
-
-
-@cache
-def _own_processor(compiler: str) -> tuple[str, ...]:
-    """The flag that asks for all the instructions of this processor: compilers differ in its name."""
-    for flag in ("-march=native", "-mcpu=native"):
-        tried = subprocess.run(
-            [compiler, flag, "-x", "c++", "-fsyntax-only", "-"], input="", capture_output=True, text=True, check=False
-        )
-        if tried.returncode == 0:
-            return (flag,)
-    return ()
+def _fingerprint(compiler: tuple[str, ...], build: tuple[str, ...]) -> str:
+    digest = hashlib.sha256()
+    for source in [*sorted(SOURCES.glob("*.h")), SOURCES / "nala.cpp"]:
+        digest.update(source.read_bytes())
+    options = build[:-1]  # not the place of the sources
+    digest.update(repr((options, told((*compiler, "--version")).stdout, processor())).encode())
+    return digest.hexdigest()[:32]
 
 
 def _cache_folder() -> Path | None:
@@ -144,48 +149,8 @@ def _cache_folder() -> Path | None:
     return folder if os.access(folder, os.W_OK) else None
 
 
-def _built(compiler: str, flags: tuple[str, ...], folder: Path) -> Path:
-    """The library, from the cache or made. Two processes that make it at once make the same."""
-    path = folder / f"{_fingerprint(compiler, flags)}.so"
-    if not path.is_file():
-        handle, name = tempfile.mkstemp(prefix=path.stem, suffix=".part", dir=folder)
-        os.close(handle)
-        try:
-            _compiled([compiler, *flags, str(SOURCES / "nala.cpp"), "-o", name])
-            os.replace(name, path)  # never seen half-written
-        finally:
-            Path(name).unlink(missing_ok=True)
-    return path
-
-
-def _compiled(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[0]
-        raise UserError(f"backend='native' could not be compiled by {command[0]}: {said}; {_INSTEAD}")
-
-
-def _fingerprint(compiler: str, flags: tuple[str, ...]) -> str:
-    digest = hashlib.sha256()
-    for source in [*sorted(SOURCES.glob("*.h")), SOURCES / "nala.cpp"]:
-        digest.update(source.read_bytes())
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
-    digest.update(repr((flags, compiler, version, _processor())).encode())
-    return digest.hexdigest()[:32]
-
-
-def _processor() -> str:
-    """What tells unlike processors apart: the model and what it can do."""
-    told = Path("/proc/cpuinfo")
-    if not told.is_file():
-        return f"{platform.machine()} {platform.processor()}"
-    first = told.read_text().split("\n\n")[0].splitlines()
-    wanted = ("model name", "flags", "Features", "CPU part")
-    return "\n".join(line for line in first if line.startswith(wanted))
-
-
 def _loaded(path: Path) -> ctypes.CDLL:
-    loaded = ctypes.CDLL(str(path))
+    loaded = ctypes.CDLL(str(path.absolute()))
     for function in (loaded.nala_forward, loaded.nala_backward):
         function.argtypes, function.restype = (ctypes.POINTER(Call),), ctypes.c_int
     loaded.nala_lanes.argtypes, loaded.nala_lanes.restype = (), ctypes.c_int

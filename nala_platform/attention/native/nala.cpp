@@ -20,14 +20,16 @@ template <class Form> int computed(const Call& call, void (Form::*pass)()) {
     }
 }
 
+#define ENTRY __attribute__((visibility("default")))
+
 extern "C" {
-int nala_forward(const Call* call) {
+ENTRY int nala_forward(const Call* call) {
     return call->is_causal ? computed(*call, &Causal::forward) : computed(*call, &BothWays::forward);
 }
 
-int nala_backward(const Call* call) {
+ENTRY int nala_backward(const Call* call) {
     return call->is_causal ? computed(*call, &Causal::backward) : computed(*call, &BothWays::backward);
 }
 
-int nala_lanes() { return W; }
+ENTRY int nala_lanes() { return W; }
 }

@@ -7,19 +7,39 @@ from torch import Tensor
 
 from nala_platform.attention.layout import empty_like
 from nala_platform.attention.native.engine import NATIVE, kept_numbers
+from nala_platform.attention.native.library import lanes_of
 from nala_platform.attention.precision import widest
 from nala_platform.attention.signature import Options
 
 
 def in_graph(query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
     """``Backend``, for ``torch.compile``; the gradient of the gradient is refused by PyTorch."""
+    low, high = _bounds(query, options)
+    cos, sin = options.rope or (None, None)
+    rest = options.key_padding_mask, options.alpha_gate, float(options.key_power), options.direction
+    lanes = lanes_of(query.dtype == torch.float64, options.direction == "cosine")
+    return nala_native(query, key, value, low, high, cos, sin, *rest, options.is_causal, options.eps, lanes)[0]
+
+
+def gradients_in_graph(
+    query: Tensor, key: Tensor, value: Tensor, grad: Tensor, states: Tensor, options: Options
+) -> tuple[Tensor | None, ...]:
+    """``Engine.backward`` where a graph is made of a backward pass alone."""
+    low, high = _bounds(query, options)
+    cos, sin = options.rope or (None, None)
+    rest = options.key_padding_mask, options.alpha_gate, float(options.key_power), options.direction
+    given = query, key, value, low, high, cos, sin, *rest, options.is_causal, options.eps
+    *grads, by_low, by_high = nala_native_backward(grad, states, *given)
+    bounds = zip((by_low, by_high), options.alpha_range, strict=True)
+    return (*grads, *(end if isinstance(bound, Tensor) else None for end, bound in bounds))
+
+
+def _bounds(query: Tensor, options: Options) -> tuple[Tensor, Tensor]:
     low, high = (
         bound if isinstance(bound, Tensor) else query.new_full(query.shape[1:2], bound, dtype=widest(query))
         for bound in options.alpha_range
     )
-    cos, sin = options.rope or (None, None)
-    rest = options.key_padding_mask, options.alpha_gate, float(options.key_power), options.direction
-    return nala_native(query, key, value, low, high, cos, sin, *rest, options.is_causal, options.eps)[0]
+    return low, high
 
 
 @torch.library.custom_op("nala::native", mutates_args=(), device_types="cpu")
@@ -37,8 +57,9 @@ def nala_native(
     direction: str,
     is_causal: bool,
     eps: float,
+    lanes: int,
 ) -> tuple[Tensor, Tensor]:
-    """(out, what the backward pass is given)."""
+    """(out, what the backward pass is given). ``lanes`` tells graphs apart that are kept for unlike machines."""
     options = _options(low, high, cos, sin, mask, alpha_gate, key_power, direction, is_causal, eps)
     out, (states,) = NATIVE.forward(query, key, value, options)
     return out, states
@@ -66,8 +87,7 @@ def nala_native_backward(
     options = _options(low, high, cos, sin, mask, alpha_gate, key_power, direction, is_causal, eps)
     grads = NATIVE.backward(query, key, value, grad, [states], options)
     query_grad, key_grad, value_grad, by_low, by_high = (grad for grad in grads if grad is not None)
-    # an operator's results may not share memory, as these two do
-    return query_grad, key_grad, value_grad, by_low.clone(), by_high.clone()
+    return query_grad, key_grad, value_grad, by_low, by_high
 
 
 def _options(
@@ -80,7 +100,7 @@ def _options(
 
 @nala_native.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    *_, direction, is_causal, _ = rest
+    *_, direction, is_causal, _, _ = rest
     states = query.new_empty(kept_numbers(query, value, direction, is_causal=is_causal), dtype=widest(query))
     return empty_like(value, query.shape[2]), states
 
@@ -93,13 +113,13 @@ def _(
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    tensors, ctx.rest = inputs[:8], inputs[8:]
+    tensors, ctx.rest = inputs[:8], inputs[8:-1]
     ctx.save_for_backward(output[1], *tensors)
     ctx.set_materialize_grads(False)
 
 
 def _gradients(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor | None, ...]:
-    return (*nala_native_backward(grad, *ctx.saved_tensors, *ctx.rest), *(None,) * 8)
+    return (*nala_native_backward(grad, *ctx.saved_tensors, *ctx.rest), *(None,) * 9)
 
 
 nala_native.register_autograd(_gradients, setup_context=_keep)

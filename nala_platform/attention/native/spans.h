@@ -8,11 +8,10 @@
 #include <atomic>
 #include <memory>
 #include <new>
-#include <system_error>
 #include <thread>
 #include <vector>
 
-#include "features.h"
+#include "maps.h"
 
 constexpr long STATES_BYTES = 1 << 19;  // of the heads that a unit takes together: they stay in a second-level cache
 constexpr long UNITS_OF_THREAD = 4;     // at least, where there are so many heads: threads end at about the same time
@@ -120,8 +119,8 @@ template <class Work> void share(const Call& call, const Spans& spans, Work work
     while (are_more && long(others.size()) + 1 < threads) {
         try {
             others.emplace_back(run);
-        } catch (const std::system_error&) {
-            are_more = false;  // the system has no more threads: those that there are do all
+        } catch (...) {
+            are_more = false;  // the system has no more threads, or memory for them: those that there are do all
         }
     }
     run();

@@ -71,6 +71,9 @@ struct Tiles {
         return total(sum);
     }
 
+    // 1 / D; eps may be so small that D is a number whose reciprocal is infinite, and 0 times it is to be 0.
+    static R reciprocal(R denominator) { return 1 / (denominator < TINY ? TINY : denominator); }
+
     // to += factor from
     void add_row(R* to, const R* from, R factor, long size) const {
         for (long d = 0; d < size; d += W) store(to + d, load(to + d) + factor * load(from + d));

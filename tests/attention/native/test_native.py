@@ -1,11 +1,15 @@
 """The C++ kernels beyond what tests/attention/test_closed_forms.py asks of every backend: threads, dtypes, building."""
 
 import itertools
+import os
 import platform
+import shutil
 import warnings
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
 from nala_platform.attention import nala_attention
@@ -19,9 +23,8 @@ KEPT_OPEN = []  # what a test builds must outlive the calls into it
 def fresh_library(monkeypatch, tmp_path):
     """Nothing is found or built yet, and the cache is an empty folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    functions = (library.library, library._found, library._own_processor)
     KEPT_OPEN.append(library.library)
-    for function in functions:
+    for function in (library.library, library._found):
         monkeypatch.setattr(library, function.__name__, library.cache(function.__wrapped__))
     return tmp_path / "nala" / "native"
 
@@ -101,6 +104,81 @@ class TestChoice:
         assert nala_attention(*meta).shape == inputs.value.shape
 
 
+class TestWhatItIsGiven:
+    """An address says nothing of what stands there."""
+
+    def test_another_default_device(self, make_inputs):
+        inputs = make_inputs(9)
+        for options in ({}, {"is_causal": True}):
+            expected = nala_attention(*inputs[:3], **options)
+            with torch.device("meta"):
+                assert torch.equal(nala_attention(*inputs[:3], **options), expected)
+
+    def test_nothing(self):
+        x = torch.randn(0, 3, 10, 8)
+        with pytest.raises(UserError, match=r"takes no empty tensors, got \(0, 3, 10, 8\)"):
+            nala_attention(x, x, x, backend="native")
+        assert torch.equal(nala_attention(x, x, x), nala_attention(x, x, x, backend="plain"))
+
+    def test_mask_or_range_on_another_device(self, make_inputs):
+        inputs = make_inputs(9)
+        for options in (
+            {"key_padding_mask": inputs.mask.to("meta")},
+            {"alpha_range": (torch.ones(3, device="meta"), 4.5)},
+        ):
+            with pytest.raises(UserError, match="computes on plain tensors on a CPU, got a Tensor on meta"):
+                nala_attention(*inputs[:3], backend="native", **options)
+
+    def test_tensors_that_are_not_what_stands_in_memory(self, make_inputs):
+        inputs = make_inputs(9)
+        query, key, value = inputs[:3]
+        turned = torch._neg_view(query)
+        assert torch.equal(
+            nala_attention(turned, key, value, backend="native"), nala_attention(-query, key, value, backend="native")
+        )
+        leaf = query.clone().requires_grad_()
+        zero = torch._efficientzerotensor(value.shape, dtype=value.dtype)
+        (grad,) = torch.autograd.grad(nala_attention(leaf, key, value, backend="native"), leaf, zero)
+        assert torch.equal(grad, torch.zeros_like(query))
+
+    def test_saved_tensors_that_went_elsewhere(self, make_inputs):
+        """To memory that PyTorch has not aligned, and to another dtype."""
+        inputs = make_inputs(70)
+
+        def grads(unpack):
+            leaves = [x.clone().requires_grad_() for x in inputs[:3]]
+            with torch.autograd.graph.saved_tensors_hooks(lambda x: x, unpack):
+                return torch.autograd.grad(nala_attention(*leaves, backend="native").square().sum(), leaves)
+
+        def moved(x):
+            memory = torch.empty(x.numel() + 1, dtype=x.dtype)
+            return memory[1:].view(x.shape).copy_(x)
+
+        for ours, theirs in zip(grads(moved), grads(lambda x: x), strict=True):
+            assert torch.equal(ours, theirs)
+        with pytest.raises(RuntimeError, match="a saved tensor came back as"):
+            grads(lambda x: x.bfloat16())
+
+    def test_fake_tensors_and_traces(self, make_inputs):
+        inputs = make_inputs(9)
+        expected = nala_attention(*inputs[:3], backend="native")
+        graph = make_fx(lambda *qkv: nala_attention(*qkv, backend="native"))(*inputs[:3])
+        assert torch.equal(graph(*inputs[:3]), expected)
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            assert nala_attention(*inputs[:3], backend="native").shape == expected.shape
+
+    def test_a_tiny_eps_and_a_query_of_zeros(self):
+        x = torch.rand(1, 1, 3, 4)
+        out = nala_attention(torch.zeros_like(x), x, x, eps=1e-39, backend="native")
+        assert torch.equal(out, torch.zeros_like(x))
+
+    @pytest.mark.parametrize("bits", [0x7FFFFFFF, -1, 0x7FC00000])
+    def test_every_nan_stays_one(self, bits):
+        low = torch.tensor([bits], dtype=torch.int64).to(torch.int32).view(torch.float32)
+        x = torch.rand(1, 1, 40, 16)
+        assert nala_attention(x, x, x, alpha_range=(low, 4.5), backend="native").isnan().all()
+
+
 class TestInAGraph:
     """Under torch.compile: one operator, and no bit differs from the same without."""
 
@@ -137,8 +215,27 @@ class TestInAGraph:
         tensors = [x.transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in inputs[:3]]
         bounds = [torch.full((2,), bound, dtype=torch.float64, requires_grad=True) for bound in (0.5, 2.0)]
         rope = inputs.rope if use_rope else (None, None)
-        rest = (inputs.mask, "tanh", 3.0, "split", is_causal, 1e-6)
+        rest = (inputs.mask, "tanh", 3.0, "split", is_causal, 1e-6, library.lanes_of(True, False))
         torch.library.opcheck(operator.nala_native, (*tensors, *bounds, *rope, *rest))
+
+    def test_a_transform_inside_is_plain(self, make_inputs):
+        """The operator has no rule for it."""
+        query, *rest = (x.float() for x in make_inputs(9)[:3])
+
+        def slope(query):
+            return torch.func.jvp(lambda q: nala_attention(q, *rest).sum(), (query,), (query,))[1]
+
+        torch.testing.assert_close(torch.compile(slope, backend="eager")(query), slope(query))
+
+    def test_a_graph_of_the_backward_pass_alone(self, make_inputs):
+        inputs = make_inputs(70, dtype=torch.float32)
+        found = []
+        with torch._dynamo.config.patch(compiled_autograd=True):
+            for go in (torch.Tensor.backward, torch.compile(lambda loss: loss.backward(), backend="aot_eager")):
+                leaves = [x.clone().requires_grad_() for x in inputs[:3]]
+                go(nala_attention(*leaves, rope=inputs.rope, backend="native").square().sum())
+                found.append([leaf.grad for leaf in leaves])
+        assert all(torch.equal(x, y) for x, y in zip(*found, strict=True))
 
     def test_a_learned_rope_is_plain(self, make_inputs):
         inputs = make_inputs(9)
@@ -178,7 +275,7 @@ class TestBuilding:
 
     def test_what_cannot_be_loaded(self, make_inputs, monkeypatch):
         monkeypatch.setattr(library, "_compiled", lambda command: None)  # leaves an empty file
-        with pytest.raises(UserError, match=r"could not be kept or loaded: .*file too short; backend='chunked'"):
+        with pytest.raises(UserError, match=r"could not be built or loaded: .*file too short; backend='chunked'"):
             nala_attention(*make_inputs(9)[:3], backend="native")
 
     def test_it_is_built_once(self, fresh_library, make_inputs, monkeypatch):
@@ -189,13 +286,52 @@ class TestBuilding:
         assert library.library.__wrapped__(True, False)._name == str(built)
 
     def test_another_compiler_or_processor_is_another_library(self, monkeypatch):
-        flags = library.FLAGS
-        compiler = library._compiler()
-        before = library._fingerprint(compiler, flags)
-        assert library._fingerprint(compiler, flags) == before
-        assert library._fingerprint(compiler, (*flags, "-DX")) != before
-        monkeypatch.setattr(library, "_processor", lambda: "another")
-        assert library._fingerprint(compiler, flags) != before
+        compiler = library.command()
+        build = (*compiler, *library.FLAGS, "nala.cpp")
+        before = library._fingerprint(compiler, build)
+        assert library._fingerprint(compiler, build) == before
+        assert library._fingerprint(compiler, (*compiler, "-DX", *build[1:])) != before
+        monkeypatch.setattr(library, "processor", lambda: "another")
+        assert library._fingerprint(compiler, build) != before
+
+    def test_what_is_damaged_is_built_again(self, fresh_library, make_inputs, monkeypatch):
+        with monkeypatch.context() as patch:
+            patch.setattr(library, "_compiled", lambda build: None)  # leaves an empty file
+            with pytest.raises(UserError, match="file too short"):
+                library.library(True, False)
+        (built,) = fresh_library.iterdir()
+        assert built.stat().st_size == 0
+        killed = fresh_library / "killed.part"
+        killed.write_text("")
+        os.utime(killed, (0, 0))
+        inputs = make_inputs(9)
+        out = nala_attention(*inputs[:3], backend="native")
+        KEPT_OPEN.append(library.library)
+        torch.testing.assert_close(out, nala_attention(*inputs[:3], backend="reference"))
+        assert [*fresh_library.iterdir()] == [built]
+
+    def test_a_compiler_with_options(self, tmp_path, monkeypatch):
+        """The options are kept, and a path may have spaces."""
+        spaced = tmp_path / "a folder" / "c++"
+        spaced.parent.mkdir()
+        spaced.symlink_to(shutil.which("c++") or shutil.which("g++"))
+        monkeypatch.setenv("CXX", f"'{spaced}' -DA -DB")
+        assert library.command() == (str(spaced), "-DA", "-DB")
+        monkeypatch.setenv("CXX", str(spaced))
+        assert library.command() == (str(spaced),)
+
+    @pytest.mark.parametrize("kind", ["no quotation", "no program", "no text"])
+    def test_a_compiler_without_sense(self, make_inputs, monkeypatch, tmp_path, kind):
+        program = tmp_path / "compiler"
+        program.write_bytes(b"junk" if kind == "no program" else b"#!/bin/sh\nprintf '\\377\\376 no' >&2\nexit 1\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("CXX", "c++ '" if kind == "no quotation" else str(program))
+        inputs = make_inputs(9)
+        with pytest.raises(UserError, match="backend='chunked' needs no compiler"):
+            nala_attention(*inputs[:3], backend="native")
+        with pytest.warns(UserWarning, match="it is used now"):
+            out = nala_attention(*inputs[:3])
+        assert torch.equal(out, nala_attention(*inputs[:3], backend="chunked"))
 
     def test_a_home_that_cannot_be_written(self, make_inputs, monkeypatch, tmp_path):
         (tmp_path / "file").write_text("")
@@ -210,7 +346,7 @@ class TestBuilding:
     @pytest.mark.parametrize("processor", ["x86-64", "x86-64-v3"])
     def test_older_processors(self, make_inputs, monkeypatch, processor):
         """Vectors of 16 and of 32 bytes."""
-        monkeypatch.setattr(library, "_own_processor", lambda compiler: (f"-march={processor}",))
+        monkeypatch.setattr(library, "own_processor", lambda compiler: (f"-march={processor}",))
         bounds = {torch.float64: 1e-11, torch.float32: 5e-6}
         for (dtype, bound), is_causal in itertools.product(bounds.items(), (False, True)):
             inputs = make_inputs(130, D=18, E=7, dtype=dtype)

@@ -14,7 +14,7 @@ constexpr double NORM_EPS = 1e-24, SHARPNESS = 20.0, WIDEST_ANGLE = 0.7853981633
 struct Widths {
     long size, values, head, features, columns, state;
     explicit Widths(const Call& call) : size(call.size), values(call.values) {
-            head = (size + W - 1) / W * W;
+        head = (size + W - 1) / W * W;
         columns = (values + W - 1) / W * W;
         features = 2 * head;
         state = features * (columns + 1);
