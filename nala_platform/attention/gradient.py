@@ -50,9 +50,14 @@ def obstacle(query: Tensor, options: Options) -> str | None:
         return "inside torch.compile or torch.export"
     if is_transformed():
         return "under a transform of torch.func or in forward-mode differentiation"
-    if options.rope is not None and any(table.requires_grad for table in options.rope) and torch.is_grad_enabled():
+    if learns_rope(options) and torch.is_grad_enabled():
         return "with a rope that requires a gradient"
     return None
+
+
+def learns_rope(options: Options) -> bool:
+    """Whether a rotary table requires a gradient."""
+    return options.rope is not None and any(table.requires_grad for table in options.rope)
 
 
 def is_transformed() -> bool:

@@ -6,10 +6,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nala_platform.attention.signature import AlphaRange
+
 
 def widest(x: Tensor) -> torch.dtype:
     """The dtype in which ``x`` is summed: float32, or float64 if it is float64."""
     return torch.promote_types(x.dtype, torch.float32)
+
+
+def as_tensors(alpha_range: AlphaRange, query: Tensor) -> tuple[Tensor, Tensor]:
+    """(low, high), each (H,): an end that is a number is written out for each head, in ``widest(query)``."""
+    low, high = (
+        bound if isinstance(bound, Tensor) else query.new_full(query.shape[1:2], bound, dtype=widest(query))
+        for bound in alpha_range
+    )
+    return low, high
 
 
 def widen(x: Tensor) -> Tensor:

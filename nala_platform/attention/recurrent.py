@@ -43,10 +43,8 @@ def nala_step(
     check(query, key, value, options)
     if state is not None:
         _check_state(state, query, value)
-    is_traced = torch.compiler.is_compiling()
-    if not is_traced and not _wants_gradient(query, key, value, state, options):
-        if is_at_hand(query, key, value, options):
-            return NATIVE.step(query, key, value, state, options)
+    if not _needs_operators(query, key, value, state, options) and is_at_hand(query, key, value, options):
+        return NATIVE.step(query, key, value, state, options)
     key, value = cleared(key, value, key_padding_mask)
     with autocast_off(query):
         phi_q_BHNF = query_features(query, alpha_range=alpha_range, alpha_gate=alpha_gate, direction=direction)
@@ -70,10 +68,12 @@ def _advance(
     return out_BHNE, after
 
 
-def _wants_gradient(query: Tensor, key: Tensor, value: Tensor, state: State | None, options: Options) -> bool:
+def _needs_operators(query: Tensor, key: Tensor, value: Tensor, state: State | None, options: Options) -> bool:
+    """Whether a graph is made of this: of torch.compile, or of autograd."""
     bounds = (bound for bound in options.alpha_range if isinstance(bound, Tensor))
     tensors = (query, key, value, *(state or ()), *(options.rope or ()), *bounds)
-    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    wants_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    return torch.compiler.is_compiling() or wants_gradient
 
 
 def _check_state(state: State, query: Tensor, value: Tensor) -> None:

@@ -17,7 +17,7 @@ from nala_platform.attention.blocks.both_ways import Setting
 from nala_platform.attention.blocks.call import AS_THEY_ARE, Kernels
 from nala_platform.attention.blocks.form import Blocks
 from nala_platform.attention.gradient import differentiable
-from nala_platform.attention.precision import widest
+from nala_platform.attention.precision import as_tensors
 from nala_platform.attention.signature import Options
 from nala_platform.errors import UserError
 
@@ -36,12 +36,9 @@ def compiled_form(query: Tensor, key: Tensor, value: Tensor, options: Options) -
             "backend='compiled' needs a C++ compiler on the path (on Debian: apt-get install g++); backend='chunked' "
             "needs none"
         )
-    # as tensors, since numbers would be constants of the graph
-    low, high = (
-        bound if isinstance(bound, Tensor) else query.new_full(query.shape[1:2], bound, dtype=widest(query))
-        for bound in options.alpha_range
-    )
-    return differentiable(query, key, value, options._replace(alpha_range=(low, high)), _COMPILED)
+    # since numbers would be constants of the graph
+    options = options._replace(alpha_range=as_tensors(options.alpha_range, query))
+    return differentiable(query, key, value, options, _COMPILED)
 
 
 @cache

@@ -14,7 +14,8 @@ from nala_platform.attention.blocks.call import Call, Rows
 from nala_platform.attention.blocks.causal import STRETCH
 from nala_platform.attention.blocks.words import Turns
 from nala_platform.attention.layout import empty_like
-from nala_platform.attention.precision import bounded, widest
+from nala_platform.attention.masking import keys_seen
+from nala_platform.attention.precision import bounded
 from nala_platform.attention.signature import Options
 
 
@@ -73,7 +74,10 @@ def causal_backward(
     call: Call, query: Tensor, key: Tensor, value: Tensor, grad: Tensor, kept: list[Tensor]
 ) -> tuple[Tensor | None, ...]:
     """The gradients of query, key, value, low and high, from the last block to the first."""
-    grads, count_BN = Gradients.of(query, key, value, call.options), _counts(call, query)
+    grads, count_BN = (
+        Gradients.of(query, key, value, call.options),
+        _counts(call, query),
+    )
     blocks = call.blocks(query.shape[2])
     for number, rows in enumerate(call.groups):
         first = 2 * number * (len(blocks) - 1)
@@ -116,11 +120,7 @@ def _in_stretches(
 
 def _counts(call: Call, query: Tensor) -> Tensor:
     """How many keys each query sees, at least 1, (B, N)."""
-    mask_BN = call.options.key_padding_mask
-    batch, _, tokens, _ = query.shape
-    if mask_BN is None:
-        return torch.arange(1, tokens + 1, device=query.device, dtype=widest(query)).expand(batch, -1)
-    return (~mask_BN).cumsum(1).clamp_min_(1).to(widest(query))
+    return keys_seen(query, call.options.key_padding_mask).clamp_min(1)
 
 
 def _joined(x_BHTCX: Tensor, block: slice) -> Tensor:

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from nala_platform.attention.feature_map import GATES
 from nala_platform.attention.layout import empty_like
+from nala_platform.attention.masking import keys_seen
 from nala_platform.attention.native import library
-from nala_platform.attention.native.library import lanes_of
+from nala_platform.attention.native.library import Kind, lanes_of
 from nala_platform.attention.plain import State
-from nala_platform.attention.precision import widest
+from nala_platform.attention.precision import as_tensors, widest
 from nala_platform.attention.signature import Options
 from nala_platform.errors import UserError
 
@@ -52,9 +53,9 @@ class Native:
         self, query: Tensor, key: Tensor, value: Tensor, state: State | None, options: Options
     ) -> tuple[Tensor, State]:
         """The causal form behind the keys in ``state``, and the state behind it; no gradients."""
-        count_BN = _seen(query, options)
+        count_BN = keys_seen(query, options.key_padding_mask)
         if state is not None:
-            count_BN += state.count_B[:, None]
+            count_BN = count_BN + state.count_B[:, None]
         call = _prepared(query, key, value, options, count_BN.clamp_min(1))
         if state is not None:
             sums, keys = (_numbers(part, part.dtype) for part in state[:2])
@@ -103,10 +104,7 @@ def _prepared(query: Tensor, key: Tensor, value: Tensor, options: Options, count
     sums = widest(query)
     batch, heads, queries, size = query.shape
     inputs = [_rows(x) for x in (query, key, value)]
-    low, high = (
-        _numbers(bound, sums) if isinstance(bound, Tensor) else query.new_full((heads,), bound, dtype=sums)
-        for bound in options.alpha_range
-    )
+    low, high = (_numbers(bound, sums) for bound in as_tensors(options.alpha_range, query))
     cos, sin = (None, None) if options.rope is None else (_numbers(table, sums) for table in options.rope)
     mask = None if options.key_padding_mask is None else _numbers(options.key_padding_mask, torch.bool)
     struct = library.Call(
@@ -127,13 +125,13 @@ def _prepared(query: Tensor, key: Tensor, value: Tensor, options: Options, count
     named = {"cos": cos, "sin": sin, "mask": mask, "counts": counts.contiguous(), "low": low, "high": high}
     for name, x in named.items():
         setattr(struct, name, None if x is None else x.data_ptr())
-    kernels = library.library(sums == torch.float64, options.direction == "cosine")
+    kernels = library.library(*Kind.of(query, options.direction))
     return _Prepared(kernels, struct, [*inputs, *(x for x in named.values() if x is not None)])
 
 
 def kept_numbers(query: Tensor, value: Tensor, direction: str, *, is_causal: bool) -> int:
     """Numbers that a call keeps for its gradient beside the inputs: ``Call.states``."""
-    lanes = lanes_of(query.dtype == torch.float64, direction == "cosine")
+    lanes = lanes_of(*Kind.of(query, direction))
     batch, heads, queries, size = query.shape
     features, columns = 2 * _up(size, lanes) * lanes, _up(value.shape[3], lanes) * lanes
     spans = _up(queries, _span(size, value.shape[3], is_causal=is_causal))
@@ -197,17 +195,8 @@ def _run(code: int) -> None:
 def _counts(query: Tensor, key: Tensor, options: Options) -> Tensor:
     """How many keys a query sees, at least 1: (B,), or (B, N) if causal."""
     if options.is_causal:
-        return _seen(query, options).clamp_min_(1)
+        return keys_seen(query, options.key_padding_mask).clamp_min(1)
     batch, mask_BM = query.shape[0], options.key_padding_mask
     if mask_BM is None:
         return query.new_full((batch,), key.shape[2], dtype=widest(query))
     return (~mask_BM).sum(1).clamp_min_(1).to(widest(query))
-
-
-def _seen(query: Tensor, options: Options) -> Tensor:
-    """How many keys up to its own each query sees, (B, N)."""
-    batch, _, tokens, _ = query.shape
-    mask_BN = options.key_padding_mask
-    if mask_BN is None:
-        return torch.arange(1, tokens + 1, dtype=widest(query), device=query.device).repeat(batch, 1)
-    return (~mask_BN).cumsum(1).to(widest(query))

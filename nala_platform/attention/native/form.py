@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from nala_platform.attention.gradient import differentiable, is_transformed, obstacle
-from nala_platform.attention.native import library
+from nala_platform.attention.gradient import differentiable, is_transformed, learns_rope, obstacle
 from nala_platform.attention.native.engine import DTYPES, Native, unfit
+from nala_platform.attention.native.library import Kind, found
 from nala_platform.attention.native.operator import gradients_in_graph, in_graph
 from nala_platform.attention.signature import Options
 from nala_platform.errors import UserError
@@ -60,15 +60,14 @@ def is_at_hand(query: Tensor, key: Tensor, value: Tensor, options: Options) -> b
         return False
     if not _is_traced(options) and (_is_watched() or obstacle(query, options) is not None):
         return False
-    return library.found(query.dtype == torch.float64, options.direction == "cosine")
+    return found(*Kind.of(query, options.direction))
 
 
 def _is_traced(options: Options) -> bool:
     """Whether ``torch.compile`` makes a graph of this; one of ``torch.export`` may run on another machine."""
     if not torch.compiler.is_compiling() or torch.compiler.is_exporting():
         return False
-    learns_rope = options.rope is not None and any(table.requires_grad for table in options.rope)
-    return not learns_rope and not is_transformed()
+    return not learns_rope(options) and not is_transformed()
 
 
 def _is_watched() -> bool:

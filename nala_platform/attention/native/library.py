@@ -12,6 +12,7 @@ import time
 import warnings
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -47,6 +48,17 @@ class Call(ctypes.Structure):
         ("state_numbers", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("bound_grads", "start_sums", "start_keys", "end_sums", "end_keys")),
     )
+
+
+class Kind(NamedTuple):
+    """Which of the libraries: the type of sums, and the direction."""
+
+    is_double: bool
+    is_cosine: bool
+
+    @classmethod
+    def of(cls, query: torch.Tensor, direction: str) -> "Kind":
+        return cls(query.dtype == torch.float64, direction == "cosine")
 
 
 @torch.compiler.assume_constant_result

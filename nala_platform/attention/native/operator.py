@@ -7,95 +7,67 @@ from torch import Tensor
 
 from nala_platform.attention.layout import empty_like
 from nala_platform.attention.native.engine import NATIVE, kept_numbers
-from nala_platform.attention.native.library import lanes_of
-from nala_platform.attention.precision import widest
+from nala_platform.attention.native.library import Kind, lanes_of
+from nala_platform.attention.precision import as_tensors, widest
 from nala_platform.attention.signature import Options
+
+_INPUTS = (
+    "Tensor query, Tensor key, Tensor value, Tensor low, Tensor high, Tensor? cos, Tensor? sin, Tensor? mask, "
+    "str alpha_gate, float key_power, str direction, bool is_causal, float eps"
+)
+"""Of both operators, in this order."""
 
 
 def in_graph(query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
     """``Backend``, for ``torch.compile``; the gradient of the gradient is refused by PyTorch."""
-    low, high = _bounds(query, options)
-    cos, sin = options.rope or (None, None)
-    rest = options.key_padding_mask, options.alpha_gate, float(options.key_power), options.direction
-    lanes = lanes_of(query.dtype == torch.float64, options.direction == "cosine")
-    return nala_native(query, key, value, low, high, cos, sin, *rest, options.is_causal, options.eps, lanes)[0]
+    lanes = lanes_of(*Kind.of(query, options.direction))
+    return nala_native(*_inputs(query, key, value, options), lanes)[0]
 
 
 def gradients_in_graph(
     query: Tensor, key: Tensor, value: Tensor, grad: Tensor, states: Tensor, options: Options
 ) -> tuple[Tensor | None, ...]:
     """``Engine.backward`` where a graph is made of a backward pass alone."""
-    low, high = _bounds(query, options)
-    cos, sin = options.rope or (None, None)
-    rest = options.key_padding_mask, options.alpha_gate, float(options.key_power), options.direction
-    given = query, key, value, low, high, cos, sin, *rest, options.is_causal, options.eps
-    *grads, by_low, by_high = nala_native_backward(grad, states, *given)
+    *grads, by_low, by_high = nala_native_backward(grad, states, *_inputs(query, key, value, options))
     bounds = zip((by_low, by_high), options.alpha_range, strict=True)
     return (*grads, *(end if isinstance(bound, Tensor) else None for end, bound in bounds))
 
 
-def _bounds(query: Tensor, options: Options) -> tuple[Tensor, Tensor]:
-    low, high = (
-        bound if isinstance(bound, Tensor) else query.new_full(query.shape[1:2], bound, dtype=widest(query))
-        for bound in options.alpha_range
-    )
-    return low, high
+def _inputs(query: Tensor, key: Tensor, value: Tensor, options: Options) -> tuple[Any, ...]:
+    cos, sin = options.rope or (None, None)
+    rest = options.alpha_gate, float(options.key_power), options.direction, options.is_causal, options.eps
+    return query, key, value, *as_tensors(options.alpha_range, query), cos, sin, options.key_padding_mask, *rest
 
 
-@torch.library.custom_op("nala::native", mutates_args=(), device_types="cpu")
-def nala_native(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    low: Tensor,
-    high: Tensor,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    mask: Tensor | None,
-    alpha_gate: str,
-    key_power: float,
-    direction: str,
-    is_causal: bool,
-    eps: float,
-    lanes: int,
-) -> tuple[Tensor, Tensor]:
+def _options(*given: Any) -> Options:
+    """From what follows the values in ``_INPUTS``."""
+    low, high, cos, sin, mask, alpha_gate, key_power, direction, is_causal, eps = given
+    rope = None if cos is None or sin is None else (cos, sin)
+    return Options((low, high), alpha_gate, key_power, direction, rope, is_causal, mask, eps)
+
+
+@torch.library.custom_op(
+    "nala::native", mutates_args=(), device_types="cpu", schema=f"({_INPUTS}, int lanes) -> (Tensor, Tensor)"
+)
+def nala_native(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     """(out, what the backward pass is given). ``lanes`` tells graphs apart that are kept for unlike machines."""
-    options = _options(low, high, cos, sin, mask, alpha_gate, key_power, direction, is_causal, eps)
-    out, (states,) = NATIVE.forward(query, key, value, options)
+    *given, _ = rest
+    out, (states,) = NATIVE.forward(query, key, value, _options(*given))
     return out, states
 
 
-@torch.library.custom_op("nala::native_backward", mutates_args=(), device_types="cpu")
+@torch.library.custom_op(
+    "nala::native_backward",
+    mutates_args=(),
+    device_types="cpu",
+    schema=f"(Tensor grad, Tensor states, {_INPUTS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
 def nala_native_backward(
-    grad: Tensor,
-    states: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    low: Tensor,
-    high: Tensor,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    mask: Tensor | None,
-    alpha_gate: str,
-    key_power: float,
-    direction: str,
-    is_causal: bool,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    grad: Tensor, states: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any
+) -> tuple[Tensor, ...]:
     """The gradients of query, key, value, low and high."""
-    options = _options(low, high, cos, sin, mask, alpha_gate, key_power, direction, is_causal, eps)
-    grads = NATIVE.backward(query, key, value, grad, [states], options)
-    query_grad, key_grad, value_grad, by_low, by_high = (grad for grad in grads if grad is not None)
-    return query_grad, key_grad, value_grad, by_low, by_high
-
-
-def _options(
-    low: Tensor, high: Tensor, cos: Tensor | None, sin: Tensor | None, mask: Tensor | None, *rest: Any
-) -> Options:
-    alpha_gate, key_power, direction, is_causal, eps = rest
-    rope = None if cos is None or sin is None else (cos, sin)
-    return Options((low, high), alpha_gate, key_power, direction, rope, is_causal, mask, eps)
+    grads = NATIVE.backward(query, key, value, grad, [states], _options(*rest))
+    return tuple(grad for grad in grads if grad is not None)
 
 
 @nala_native.register_fake
