@@ -3,10 +3,11 @@
 import importlib
 import io
 import os
+import signal
 import sys
 
 from nala_platform import argv, prompting
-from nala_platform.errors import DivergedError, ExhaustedError, GroupError, StoppedError, StorageError, UserError, near
+from nala_platform.errors import FIRST_SIGNAL, NalaError, StoppedError, UserError, near
 
 HELP = """\
 nala: train, compare and ship models built on norm-aware linear attention
@@ -50,32 +51,26 @@ APART = {
 
 
 def main() -> None:
-    """Run the command line; a user's mistake is one line on stderr and exit code 2."""
+    """Run the command line; a user's mistake is one line on stderr and an `ExitCode`."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a letter of some text ends no run
     try:
         _dispatch(sys.argv[1:])
-    except UserError as error:
-        sys.exit(_complain(error, 2))
-    except DivergedError as error:
-        sys.exit(_complain(error, 3))
-    except StorageError as error:
-        sys.exit(_complain(error, 4))
-    except ExhaustedError as error:
-        sys.exit(_complain(error, 5))
-    except GroupError as error:
-        sys.exit(_complain(error, error.code) if str(error) else error.code)
     except StoppedError as error:
         # the first process speaks for all; another's exit code that is not 0 would have its launcher kill the first
         if int(os.environ.get("LOCAL_RANK", 0)) == 0:
             print(f"nala: {error}", file=sys.stderr)
             sys.exit(error.code)
+    except NalaError as error:
+        if str(error):  # else another process of the group has said it
+            _complain(error)
+        sys.exit(error.code)
     except BrokenPipeError:  # the reader has seen enough, as head has
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains when it closes the pipe
-        sys.exit(141)
+        sys.exit(FIRST_SIGNAL + signal.SIGPIPE)
     except KeyboardInterrupt:
         print("nala: interrupted", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(FIRST_SIGNAL + signal.SIGINT)
 
 
 def _dispatch(words: list[str]) -> None:
@@ -115,10 +110,9 @@ def _print_tasks() -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def _complain(error: Exception, code: int) -> int:
+def _complain(error: Exception) -> None:
     # A data loader's worker wraps the error in the text of its traceback; the last line is what was raised.
     text = str(error)
     if text.startswith("Caught "):
         text = text.strip().rsplit(f"{type(error).__name__}: ", 1)[-1]
     print(f"nala: error: {text}", file=sys.stderr)
-    return code

@@ -2,55 +2,90 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
+from enum import IntEnum
 from typing import TypeVar
 
 Row = TypeVar("Row")
 
 
-class UserError(ValueError):
-    """A user's mistake: bad file, value or key.
+class ExitCode(IntEnum):
+    """How a ``nala`` process ends. A process that ends by a signal has 128 + the signal's number instead.
 
-    The message is one line that names the file, value or key and the mend. The command line prints it alone, without a
-    traceback, and leaves with exit code 2; a library caller may catch it as a ``ValueError``.
+    This is the only list: the command line, the errors below, sweeps and the README follow it.
     """
 
+    SUCCESS = 0
+    FAILURE = 1  # a bug, with its traceback; or a check has found something: check-data, verify-resume
+    USER_ERROR = 2
+    DIVERGED = 3
+    STORAGE = 4
+    OUT_OF_MEMORY = 5
+    PRUNED = 6
 
-class DivergedError(ArithmeticError):
-    """Training produced a loss that is not finite. The command line prints the one line and leaves with exit code 3."""
+
+FIRST_SIGNAL = 128  # added to a signal's number, as shells do
 
 
-class StorageError(OSError):
-    """A disk is full or a folder cannot be written. The command line prints the line and leaves with exit code 4."""
+class NalaError(Exception):
+    """An error that the command line prints as one line, without a traceback, and leaves with its exit code.
+
+    Attributes:
+        code: an `ExitCode`, or `FIRST_SIGNAL` + the number of a signal.
+    """
+
+    code: int = ExitCode.FAILURE
 
 
-class StoppedError(Exception):
+class UserError(NalaError, ValueError):
+    """A user's mistake: bad file, value or key.
+
+    The message is one line that names the file, value or key and the fix. A library caller may catch it as a
+    ``ValueError``.
+    """
+
+    code = ExitCode.USER_ERROR
+
+
+class DivergedError(NalaError, ArithmeticError):
+    """Training produced a loss that is not finite."""
+
+    code = ExitCode.DIVERGED
+
+
+class StorageError(NalaError, OSError):
+    """A disk is full or a folder cannot be written."""
+
+    code = ExitCode.STORAGE
+
+
+class ExhaustedError(NalaError, MemoryError):
+    """The memory of a device did not suffice."""
+
+    code = ExitCode.OUT_OF_MEMORY
+
+
+class StoppedError(NalaError):
     """A signal asked the run to stop, and it did, at a step of its own choosing.
 
-    The command line prints the one line and leaves with exit code 128 + ``signal``, as a shell expects.
-
     Args:
-        message: what was saved, and how to go on.
+        message: what was saved, and how to resume.
         signal: the signal's number.
     """
 
     def __init__(self, message: str, signal: int) -> None:
         super().__init__(message)
-        self.code = 128 + signal
+        self.code = FIRST_SIGNAL + signal
 
 
 class PrunedError(StoppedError):
-    """A sweep gave the run up, and it stopped. The command line prints the line and leaves with exit code 6."""
+    """A sweep gave the run up, and it stopped."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, 0)
-        self.code = 6
+        self.code = ExitCode.PRUNED
 
 
-class ExhaustedError(MemoryError):
-    """The memory of a device did not suffice. The command line prints the line and leaves with exit code 5."""
-
-
-class GroupError(RuntimeError):
+class GroupError(NalaError, RuntimeError):
     """Another process of the group has failed, and so all end, with its exit code.
 
     Args:

@@ -21,7 +21,7 @@ from lightning.fabric.utilities.distributed import _set_num_threads_if_needed
 from lightning.pytorch import Trainer
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
-from nala_platform.errors import GroupError, StoppedError
+from nala_platform.errors import FIRST_SIGNAL, GroupError, StoppedError
 from nala_platform.parent import end_with
 
 PARENT_VARIABLE = "NALA_FIRST_PROCESS"
@@ -112,7 +112,9 @@ class Group:
             if code and code < 0:
                 name = signal.Signals(-code).name
                 text = f"process {rank} of {len(self._others) + 1} was ended by {name}, so all end"
-                return GroupError(f"{text}; what was saved is whole: nala fit --resume RUN goes on", 128 - code)
+                return GroupError(
+                    f"{text}; nala fit --resume RUN resumes it from its last checkpoint", FIRST_SIGNAL - code
+                )
         return None
 
     def _watch(self, others: list[subprocess.Popen[bytes]]) -> None:

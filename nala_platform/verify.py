@@ -15,7 +15,7 @@ import torch
 
 from nala_platform import runs
 from nala_platform.arguments import Arguments, positive
-from nala_platform.errors import UserError
+from nala_platform.errors import ExitCode, UserError
 from nala_platform.runs.checkpoint_file import DamagedError, read_note
 
 # Short enough for a few minutes, long enough for epochs that end, validations, and kills between and within them. What
@@ -49,7 +49,7 @@ def main(words: list[str]) -> None:
     print(f"{steps} steps; killed with SIGKILL after the checkpoints of steps {', '.join(map(str, struck))}")
     if found:
         print("not equal:\n  " + "\n  ".join(found))
-        sys.exit(1)
+        sys.exit(ExitCode.FAILURE)
     print("equal to the bit: weights, average, optimizer, schedule, random states, scores and log")
 
 

@@ -7,19 +7,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nala_platform import runs
+from nala_platform.errors import FIRST_SIGNAL, ExitCode
 
 from .attempt import Ending
 from .plan import Objective
 
 FINISHED, PRUNED, INTERRUPTED = "finished", "pruned", "interrupted"
-# Exit codes of `nala`, and whether another attempt may end better: what the trial's own parameters brought about would
-# only happen again.
-_CODES = {
-    1: ("crash", False),
-    2: ("user error", False),
-    3: ("diverged", False),
-    4: ("storage", True),
-    5: ("out of memory", False),
+# The outcome of each exit code, and whether another attempt may end better: what the trial's own parameters brought
+# about would only happen again. A signal is in no trial's parameters: `judge` retries it. Any other code fails.
+OUTCOMES = {
+    ExitCode.SUCCESS: (FINISHED, False),
+    ExitCode.FAILURE: ("crash", False),
+    ExitCode.USER_ERROR: ("user error", False),
+    ExitCode.DIVERGED: ("diverged", False),
+    ExitCode.STORAGE: ("storage", True),
+    ExitCode.OUT_OF_MEMORY: ("out of memory", False),
+    ExitCode.PRUNED: (PRUNED, False),
 }
 _FACTS = ("parameters", "seconds_per_step", "peak_memory_bytes", "gmacs", "wall_time_s")
 
@@ -36,20 +39,20 @@ class Outcome(NamedTuple):
 def judge(ending: Ending, log: Path) -> Outcome:
     """The outcome of an attempt, the values of a finished one not yet looked at."""
     code = ending.code
-    exit = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    ended_by = _signal(code)
+    exit = f"exit code {code}" if code >= 0 else str(ended_by)
     if ending.was_pruned:
         return Outcome(PRUNED, exit)
     if ending.was_out_of_time:
         return Outcome("time limit", exit, "the trial took longer than its time limit")
     if ending.was_stopped:
         return Outcome(INTERRUPTED, exit)
-    if code == 0:
-        return Outcome(FINISHED, exit)
-    if code in _CODES:
-        name, is_retry = _CODES[code]
-        return Outcome(name, exit, _last_word(log), is_retry)
-    number = -code if code < 0 else code - 128
-    return Outcome("killed", exit, f"the process was ended by {_name(number)}", is_retry=True)
+    if code in OUTCOMES:
+        name, is_retry = OUTCOMES[ExitCode(code)]
+        return Outcome(name, exit, "" if name in (FINISHED, PRUNED) else _last_word(log), is_retry)
+    if ended_by is not None:
+        return Outcome("killed", exit, f"the process was ended by {ended_by}", is_retry=True)
+    return Outcome("unknown exit code", exit, f"{exit} is none of nala's: {_last_word(log)}")
 
 
 def facts(folder: Path) -> dict[str, Any]:
@@ -91,11 +94,13 @@ def _chosen(objective: Objective, reports: dict[int, float]) -> float | None:
     return max(finite) if objective.direction == "maximize" else min(finite)
 
 
-def _name(number: int) -> str:
+def _signal(code: int) -> str | None:
+    """The name of the signal that ended a process, itself or, as a shell or launcher passes it on, 128 + its number."""
+    number = -code if code < 0 else code - FIRST_SIGNAL
     try:
         return signal.Signals(number).name
     except ValueError:
-        return f"exit code {128 + number}"
+        return f"signal {number}" if code < 0 else None  # real-time signals have no names
 
 
 def _last_word(log: Path) -> str:

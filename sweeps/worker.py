@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nala_platform.arguments import Arguments
-from nala_platform.errors import StorageError, UserError
+from nala_platform.errors import FIRST_SIGNAL, StorageError, UserError
 
 from .attempt import Attempt, Ending
 from .folder import Sweep, open_sweep
@@ -54,7 +54,7 @@ class Worker:
                 self._run(claim, environment or {})
             if once:
                 break
-        return 128 + self.stopped_by if self.stopped_by else 0
+        return FIRST_SIGNAL + self.stopped_by if self.stopped_by else 0
 
     def _wants_slot(self) -> bool:
         return not self.stopped_by and not self.trials.is_full()
@@ -137,7 +137,7 @@ def main(words: list[str]) -> int:
         return worker.work(options.once)
     except (UserError, StorageError) as error:
         print(f"nala: error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UserError) else 4
+        return error.code
 
 
 if __name__ == "__main__":

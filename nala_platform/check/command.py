@@ -23,7 +23,7 @@ from nala_platform.data.language.tokens import Blocks
 from nala_platform.data.loader import Sample
 from nala_platform.data.order import Draw
 from nala_platform.data.problems import BadFileError, Problem, collecting
-from nala_platform.errors import UserError
+from nala_platform.errors import ExitCode, UserError
 
 SPLITS = ("train", "val", "test")
 
@@ -51,7 +51,7 @@ def main(words: list[str]) -> None:
     count = len(findings.problems)
     print(f"{count} {'file is' if count == 1 else 'files are'} not fit to be used" if count else "nothing is wrong")
     if count:
-        sys.exit(1)
+        sys.exit(ExitCode.FAILURE)
 
 
 def _arguments() -> Arguments:

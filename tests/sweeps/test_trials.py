@@ -13,13 +13,13 @@ from nala_platform.sweeps import command
 from nala_platform.sweeps.attempt import Ending
 from nala_platform.sweeps.folder import begin, open_sweep
 from nala_platform.sweeps.objective import Objective
-from nala_platform.sweeps.outcome import judge, values
+from nala_platform.sweeps.outcome import OUTCOMES, judge, values
 from nala_platform.sweeps.owner import me
 from nala_platform.sweeps.plan import Plan
 from nala_platform.sweeps.storage import quiet
 from optuna.trial import TrialState
 
-from nala_platform.errors import UserError
+from nala_platform.errors import ExitCode, UserError
 
 quiet()
 SETTINGS = {
@@ -193,6 +193,13 @@ def test_another_plan_is_refused_with_what_differs(where):
         (Ending(3), "diverged", False),
         (Ending(4), "storage", True),
         (Ending(5), "out of memory", False),
+        (Ending(0), "finished", False),
+        (Ending(6), "pruned", False),
+        (Ending(7), "unknown exit code", False),
+        (Ending(77), "unknown exit code", False),
+        (Ending(255), "unknown exit code", False),
+        (Ending(130), "killed", True),
+        (Ending(-40), "killed", True),
     ],
 )
 def test_ends_are_told_apart(ending: Ending, name: str, is_retry: bool, tmp_path: Path):
@@ -202,6 +209,14 @@ def test_ends_are_told_apart(ending: Ending, name: str, is_retry: bool, tmp_path
     assert (outcome.name, outcome.is_retry) == (name, is_retry)
     if name in ("crash", "user error", "diverged", "storage", "out of memory"):
         assert outcome.reason == "the reason"
+    if name == "unknown exit code":
+        assert outcome.reason == f"exit code {ending.code} is none of nala's: the reason"
+
+
+def test_every_exit_code_has_an_outcome():
+    """A code that is added to the enum without a row here would be taken for an unknown one."""
+    assert set(OUTCOMES) == set(ExitCode)
+    assert [int(code) for code, (_, is_retry) in OUTCOMES.items() if is_retry] == [4]
 
 
 def test_values_of_the_objectives():
