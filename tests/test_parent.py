@@ -3,13 +3,12 @@
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 CHILD = (
     "import os, time; from nala_platform.parent import end_with; end_with(os.getppid()); print('ready', flush=True); "
-    "time.sleep(60)"
+    "time.sleep(60); print('woke', flush=True)"
 )
 PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {CHILD!r}])"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone promises it")
@@ -19,9 +18,8 @@ def test_it_ends_when_the_first_is_killed():
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None and parent.stdout.readline() == "ready\n"
         parent.send_signal(signal.SIGKILL)
-        start = time.monotonic()
-        assert parent.stdout.read() == ""  # the child holds the pipe too: it ends with the last of both
-        assert time.monotonic() - start < 30
+        # the child holds the pipe too: it ends with the last of both, and a child that lived on would say so
+        assert parent.stdout.read() == ""
 
 
 def test_one_that_starts_too_late_ends_at_once():

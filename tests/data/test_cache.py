@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -111,9 +110,7 @@ def test_one_that_was_killed_leaves_no_lock_and_its_rest_is_swept(tmp_path: Path
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     assert len([path for path in tmp_path.glob(".entry.*") if path.is_dir()]) == 1
-    begun = time.monotonic()
-    assert kept(tmp_path / "entry", make) == {"rows": 3}
-    assert time.monotonic() - begun < 10
+    assert kept(tmp_path / "entry", make) == {"rows": 3}  # a lock that were left would be waited for without end
     assert not [path for path in tmp_path.glob(".entry.*") if path.is_dir()]
 
 
