@@ -26,6 +26,7 @@ from nala_platform.callbacks.reporter import sweep_reporter
 from nala_platform.callbacks.resume import ExactResume
 from nala_platform.callbacks.start import OnTrainStart, SameFolder
 from nala_platform.callbacks.stop import StopSignals
+from nala_platform.data.images.image_file import MAX_IMAGE_PIXELS, set_max_image_pixels
 from nala_platform.errors import UserError
 from nala_platform.failures import translated
 from nala_platform.group import Group
@@ -60,8 +61,8 @@ class Experiment(LightningCLI):
     """A run: parse, build, write the run folder, train and score.
 
     Adds to LightningCLI: ``--task``, ``--name``, ``--runs_dir``, ``--folder``, ``--resume``, ``--reset``,
-    ``--compile``, ``--bad_samples``, ``--report.metrics``, ``--checkpoint.*`` and ``--ema.*``; the run folder with its
-    complete ``config.yaml``; the test split at the best checkpoint after a fit.
+    ``--compile``, ``--bad_samples``, ``--max_image_pixels``, ``--report.metrics``, ``--checkpoint.*`` and ``--ema.*``;
+    the run folder with its complete ``config.yaml``; the test split at the best checkpoint after a fit.
 
     Args:
         words: the expanded command line.
@@ -105,6 +106,12 @@ class Experiment(LightningCLI):
         parser.add_argument("--reset", type=str, default="", help="What begins anew: lr,scheduler,optimizer,data.")
         parser.add_argument("--compile", type=str | None, default=None, help="torch.compile's backend: inductor.")
         parser.add_argument("--bad_samples", type=int, default=0, help="Bad files that training passes by, at most.")
+        parser.add_argument(
+            "--max_image_pixels",
+            type=int,
+            default=MAX_IMAGE_PIXELS,
+            help="Pictures of more pixels are refused; 0: no limit.",
+        )
         parser.add_argument("--report.metrics", type=list[str], default=[], help="Metrics of the table and the curves.")
         parser.add_lightning_class_args(RunCheckpoint, "checkpoint")
         parser.add_argument("--ema.decay", type=float | None, default=None, help="Average the weights; null: do not.")
@@ -117,6 +124,7 @@ class Experiment(LightningCLI):
             raise UserError(explain(str(error), args)) from error
         name = self.config.subcommand
         config = self.config[name]
+        set_max_image_pixels(config.max_image_pixels)
         if config.resume is not None and name == "fit":
             if rank_zero_only.rank == 0:
                 self.lock.take(runs.find_folder(config.resume))

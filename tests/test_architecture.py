@@ -57,6 +57,7 @@ ARROWS = {
     "parent": set(),
     "resumption": {"runs", "errors", "callbacks"},
     "experiment": {
+        "data.images",
         "argv",
         "runs",
         "errors",

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
-from nala_platform.data.images.image_file import read_image
+from nala_platform.data.images.eight_bit import samples_of
+from nala_platform.data.images.image_file import opened, read_image
 from nala_platform.data.images.pictures import SUFFIXES, pictures_under
 from nala_platform.data.problems import BadFileError, Excluded, Problem, report
 
@@ -18,8 +19,8 @@ SURVEYED = 4096  # pairs of a split whose headers are read before training start
 
 # what Pillow calls the pixels of a PNG or TIFF that are brought to 8 bits
 DEEP = {
-    "I;16": "16-bit grey: divided by 257, rounded down",
-    "RGB;16": "16-bit colour: the high byte, as Pillow reads it",
+    "I;16": "16-bit grey: divided by 257, rounded",
+    "RGB;16": "16-bit colour: divided by 257, rounded",
 }
 
 
@@ -182,15 +183,14 @@ def _header(path: Path) -> Header:
         BadFileError: it cannot be read.
     """
     try:
-        with Image.open(path) as image:
-            raw = str(image.tile[0][3]) if image.tile else ""
+        with opened(path) as image:
             # not the method of PNG, which decodes the whole picture in search of a late chunk
             turned = Image.Image.getexif(image).get(0x0112, 1) in (5, 6, 7, 8)
             # RGB;16B, RGBA;16B and LA;16B come as modes of 8 bits
-            deep = "I;16" if image.mode.startswith("I") else "RGB;16" if ";16" in raw else ""
+            deep = "I;16" if image.mode.startswith("I") else "RGB;16" if ";16" in samples_of(image).rawmode else ""
             return Header((image.height, image.width) if turned else image.size, DEEP.get(deep, ""))
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError):
-        return Header(read_image(path).size)  # which says what is wrong with it
+    except BadFileError:
+        return Header(read_image(path).size)  # which also tells a file that is missing or empty
 
 
 def _text(size: tuple[int, ...]) -> str:

@@ -131,7 +131,7 @@ def test_a_pair_is_left_out_if_either_file_is_named(div2k, tmp_path, line):
 
 
 def test_pictures_of_16_bits(div2k, tmp_path, noise):
-    """Grey is divided by 257; of colour Pillow gives the high byte: the protocol says so."""
+    """Grey and colour are divided by 257 and rounded: the protocol says so."""
     folder = tmp_path / "Deep"
     folder.mkdir()
     draw = np.random.default_rng(0)
@@ -140,11 +140,11 @@ def test_pictures_of_16_bits(div2k, tmp_path, noise):
     (folder / "grey.png").write_bytes(png16(grey))
     module = data(div2k, "div2k", folders={"test_sets": str(folder)})
     one, other = (shown(sample["target"]) for sample in module.test_dataloader())
-    assert np.array_equal(one, colour >> 8)
-    assert np.array_equal(other, np.repeat(grey // 257, 3, axis=2))
+    assert np.array_equal(one, np.round(colour / 257))
+    assert np.array_equal(other, np.repeat(np.round(grey / 257), 3, axis=2))
     assert module.protocol()["bits"] == {
-        "16-bit colour: the high byte, as Pillow reads it": 1,
-        "16-bit grey: divided by 257, rounded down": 1,
+        "16-bit colour: divided by 257, rounded": 1,
+        "16-bit grey: divided by 257, rounded": 1,
     }
 
 
