@@ -8,9 +8,7 @@ files come first in their order, what was typed comes last, so a typed flag beat
 from pathlib import Path
 from typing import NamedTuple
 
-import yaml
-
-from nala_platform import runs
+from nala_platform import runs, yaml_files
 from nala_platform.errors import UserError, near
 
 CONF = Path(__file__).parent / "conf"
@@ -35,7 +33,7 @@ def tasks() -> list[Task]:
     """The tasks there are: every ``conf/<name>.yaml`` whose own ``task`` key says ``<name>``, in that order."""
     found = []
     for path in sorted(CONF.glob("*.yaml")):
-        settings = yaml.safe_load(path.read_text()) or {}
+        settings = yaml_files.read_keys(path)
         if settings.get("task") != path.stem:
             continue
         model, data = settings["model"], settings["data"]
@@ -53,26 +51,20 @@ def conf_file(name: str) -> Path:
     """The file that ``--config name`` means: a path that exists, or an overlay of ``conf/``.
 
     Raises:
-        UserError: neither exists.
+        UserError: neither exists, or it is no readable YAML file with keys.
     """
-    for candidate in (Path(name), CONF / name, CONF / f"{name}.yaml"):
-        if candidate.is_file():
-            _check_yaml(candidate)
-            return candidate
+    given = Path(name).expanduser()
+    try:
+        found = next((path for path in (given, CONF / name, CONF / f"{name}.yaml") if path.is_file()), None)
+        if found is None and given.exists():
+            raise UserError(f"--config {name} is no file: give a YAML file")
+    except OSError as error:
+        raise UserError(f"cannot read {name}: {error.strerror}") from error
+    if found is not None:
+        yaml_files.read_keys(found)
+        return found
     overlays = sorted(path.stem for path in CONF.glob("*.yaml"))
     raise UserError(f"no config file {name!r}{near(name, overlays)} Shipped: {', '.join(overlays)}; or give a path")
-
-
-def _check_yaml(path: Path) -> None:
-    try:
-        settings = yaml.safe_load(path.read_text())
-    except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UserError(f"{path}{line}: not valid YAML: {error.problem}") from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{path} is damaged: it is no text of YAML") from error
-    if not isinstance(settings, dict):
-        raise UserError(f"{path} holds no keys: a config file has lines such as trainer: and below it max_epochs: 3")
 
 
 def expand(argv: list[str]) -> list[str]:

@@ -1,12 +1,11 @@
 """``nala``: the command. Light to start: ``nala --help`` and ``nala tasks`` import no torch."""
 
 import importlib
-import io
 import os
 import signal
 import sys
 
-from nala_platform import argv, prompting
+from nala_platform import argv, prompting, streams
 from nala_platform.errors import FIRST_SIGNAL, NalaError, StoppedError, UserError, near
 
 HELP = """\
@@ -52,8 +51,7 @@ APART = {
 
 def main() -> None:
     """Run the command line; a user's mistake is one line on stderr and an `ExitCode`."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a letter of some text ends no run
+    streams.prepare()
     try:
         _dispatch(sys.argv[1:])
     except StoppedError as error:

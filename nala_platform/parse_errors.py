@@ -12,9 +12,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
 
-import yaml
 from jsonargparse import ArgumentParser
 
+from nala_platform import yaml_files
 from nala_platform.errors import near
 from nala_platform.runs.moved import renamed
 
@@ -71,7 +71,7 @@ def explain(message: str, words: list[str]) -> str:
 
 def _given(message: str, path: list[str]) -> str | None:
     values = re.findall(r"Given value: (.*)", message)
-    value = yaml.safe_load(values[0]) if values else None
+    value = yaml_files.load(values[0]) if values else None
     for part in path:  # from a file comes the whole branch; the path leads to the leaf
         if isinstance(value, dict):
             value = value.get(part, value.get("init_args", {}).get(part))
@@ -144,7 +144,7 @@ def _configured(path: list[str], words: list[str]) -> str | None:
     found = None
     for index, word in enumerate(words[:-1]):
         if word == "--config":
-            node: Any = yaml.safe_load(renamed(Path(words[index + 1]).read_text()))
+            node: Any = yaml_files.load(renamed(yaml_files.read_text(Path(words[index + 1]))))
             for part in path:
                 node = node.get(part, node.get("init_args", {}).get(part)) if isinstance(node, dict) else None
             if isinstance(node, dict):

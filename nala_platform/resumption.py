@@ -6,13 +6,12 @@ from operator import getitem
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jsonargparse import Namespace, dict_to_namespace
 from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 from rich.table import Table
 
-from nala_platform import runs
+from nala_platform import runs, yaml_files
 from nala_platform.callbacks.resume import RESETS
 from nala_platform.errors import UserError, near
 from nala_platform.runs import changes
@@ -71,8 +70,8 @@ class Resumption:
             UserError: a change that would make this another run.
         """
         path = self.folder / runs.CONFIG
-        stored = yaml.safe_load(renamed(path.read_text()))
-        wanted = yaml.safe_load(as_text)
+        stored = yaml_files.load_keys(renamed(yaml_files.read_text(path)), str(path))
+        wanted = yaml_files.load(as_text)
         for key, places in changes.appended_again(stored, wanted).items():
             *above, name = key.split(".")
             branch = reduce(getitem, above, wanted)

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 from torch import Tensor, nn
 
+from nala_platform import yaml_files
 from nala_platform.errors import UserError
 from nala_platform.models.checkpoint import read_weights
 from nala_platform.runs import CHECKPOINTS, TOKENIZER, WEIGHTS, find_run
@@ -31,7 +31,7 @@ def load_network(where: str) -> Trained:
         UserError: no run there, or weights that do not fit its configuration.
     """
     run = find_run(where)
-    config = yaml.safe_load(run.config.read_text())
+    config = yaml_files.read_keys(run.config)
     weights = run.folder / CHECKPOINTS / WEIGHTS
     if Path(where).is_file() or not weights.is_file():
         weights = run.checkpoint

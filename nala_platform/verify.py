@@ -97,7 +97,7 @@ def _wait(process: subprocess.Popen[bytes], folder: Path, name: str) -> None:
         process.kill()
         raise
     if code != 0:
-        said = (folder / f"{name}.txt").read_text(errors="replace").strip().splitlines()
+        said = (folder / f"{name}.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
         raise UserError(
             f"the run ended with exit code {code}: {said[-1].removeprefix('nala: error: ') if said else ''}"
         )
@@ -122,7 +122,7 @@ def differences(one: Path, other: Path) -> list[str]:
             checkpoint.get("callbacks", {}).pop("Timer", None)  # of --trainer.max_time: what a clock says is no result
         if (place := difference(first, second)) is not None:
             found.append(f"{name}: {place}")
-    logs = [(run / runs.METRICS).read_text().splitlines() for run in (one, other)]
+    logs = [(run / runs.METRICS).read_text(encoding="utf-8").splitlines() for run in (one, other)]
     if logs[0] != logs[1]:
         first, second = (list(csv.DictReader(log)) for log in logs)
         found.append(f"{runs.METRICS}: {difference(first, second)}")

@@ -53,8 +53,8 @@ def open_sweep(folder: Path) -> Sweep:
     """
     if not (folder / PLAN).is_file() or not (folder / PLACE).is_file():
         raise UserError(f"{folder} is not the folder of a sweep: it has no {PLAN} and {PLACE}")
-    place = json.loads((folder / PLACE).read_text())
-    return Sweep(folder, place["name"], place["url"], Plan.from_yaml((folder / PLAN).read_text()))
+    place = json.loads((folder / PLACE).read_text(encoding="utf-8"))
+    return Sweep(folder, place["name"], place["url"], Plan.from_yaml((folder / PLAN).read_text(encoding="utf-8")))
 
 
 def begin(folder: Path, name: str, url: str | None, plan: Plan) -> Sweep:

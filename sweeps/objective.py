@@ -1,11 +1,8 @@
 """What a sweep improves: a metric of the validation part, or what a run costs."""
 
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import yaml
-
-from nala_platform import argv
+from nala_platform import argv, yaml_files
 from nala_platform.errors import UserError, near
 
 COSTS = ("parameters", "seconds_per_step", "peak_memory_bytes", "gmacs")
@@ -91,7 +88,7 @@ def _monitor(task: str, overrides: tuple[str, ...]) -> tuple[str, str]:
     """The metric and the mode that choose the best checkpoint, by files and words in the order in which they count."""
     found = {"monitor": "val/loss", "mode": "min"}
     for path in (argv.CONF / f"{task}.yaml", *(argv.conf_file(name) for name in typed(overrides, "--config", "-c"))):
-        settings = yaml.safe_load(Path(path).read_text())
+        settings = yaml_files.read_keys(path)
         found |= {key: value for key, value in (settings.get("checkpoint") or {}).items() if key in found}
     for key in found:
         found[key] = [found[key], *typed(overrides, f"--checkpoint.{key}")][-1]

@@ -60,7 +60,7 @@ def facts(folder: Path) -> dict[str, Any]:
     path = folder / runs.SUMMARY
     if not path.is_file():
         return {}
-    summary = json.loads(path.read_text())
+    summary = json.loads(path.read_text(encoding="utf-8"))
     return {"metrics": summary["metrics"], **{key: summary[key] for key in _FACTS if summary.get(key) is not None}}
 
 
@@ -105,6 +105,7 @@ def _signal(code: int) -> str | None:
 
 def _last_word(log: Path) -> str:
     """The last line that the process printed: of ours, or a traceback's."""
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.is_file() else []
+    printed = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    lines = [line for line in printed.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("nala: error: ")]
     return (ours or lines or ["it printed nothing"])[-1].removeprefix("nala: error: ")[:500]

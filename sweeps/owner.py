@@ -34,14 +34,15 @@ def is_alive(owner: dict[str, Any], heartbeat: float) -> bool:
 
 def _space() -> str:
     """Names one boot of one machine, and one numbering of processes within it: containers have their own."""
-    return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    return f"{boot} {os.readlink('/proc/self/ns/pid')}"
 
 
 def _started(pid: int) -> int | None:
     """When process ``pid`` began, in ticks since the boot; None if there is none, or it is dead and not yet buried."""
     try:
         # the name, in parentheses, may hold anything, so what follows is counted from its end
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
     return None if fields[0] in "ZX" else int(fields[19])

@@ -16,7 +16,7 @@ from optuna.pruners import BasePruner, NopPruner
 from optuna.samplers import BaseSampler
 from optuna.trial import create_trial
 
-from nala_platform import argv
+from nala_platform import argv, yaml_files
 from nala_platform.errors import UserError, near
 
 from .dimension import number
@@ -24,7 +24,7 @@ from .objective import Objective, checkpoint_words, read_objectives
 from .part import Part, make_part, read_part
 from .rehearsal import rehearse
 from .space import Space
-from .study_file import find_study, read_settings, read_text
+from .study_file import find_study, read_settings
 
 __all__ = ["Objective", "Plan", "read_plan"]
 
@@ -180,7 +180,7 @@ def read_plan(study: str, overrides: Sequence[str] = (), options: Namespace | No
         UserError: no such study, or a mistake in it; the message names the file and the key.
     """
     path = find_study(study)
-    settings = read_settings(read_text(path), str(path))
+    settings = read_settings(yaml_files.read_text(path), str(path))
     names = {"trial_timeout": "trial_timeout_s"}
     for key in ("task", "n_trials", "seed", "devices_per_trial", "trial_timeout"):
         if (value := getattr(options, key, None)) is not None:

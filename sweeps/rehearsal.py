@@ -29,7 +29,12 @@ def rehearse(task: str, overrides: tuple[str, ...], space: Space) -> None:
 def _refusal(words: list[str]) -> str:
     """What ``nala`` has against ``words``; empty: nothing."""
     done = subprocess.run(
-        [sys.executable, "-m", "nala_platform", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True
+        [sys.executable, "-m", "nala_platform", *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
     )
     if done.returncode == 0:
         return ""

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from nala_platform import argv, runs
+from nala_platform import argv, runs, yaml_files
 from nala_platform.errors import UserError
 
 from . import charts, landscape, tables
@@ -122,13 +122,23 @@ def config(results: Results, trial: FrozenTrial) -> dict[str, Any]:
         if not equals:
             value = words.pop(0) if words and not words[0].startswith("--") else "true"
         if flag in ("--config", "-c"):
-            _merge(found, yaml.safe_load(argv.conf_file(value).read_text()))
+            _merge(found, yaml_files.read_keys(argv.conf_file(value)))
         else:
-            typed.append((flag.removeprefix("--"), yaml.safe_load(value)))
+            typed.append((flag.removeprefix("--"), _value(value)))
     given = sorted(results.settings(trial).items(), key=lambda item: item[0].count("."))
     for path, value in [*typed, *given]:
         _put(found, [key for key in path.split(".") if key != "init_args"], value)
     return found
+
+
+def _value(text: str) -> Any:
+    """What a word means in a file: a number, a list and so on as such, everything else as the text that was typed."""
+    try:
+        value = yaml_files.load(text)
+    except yaml.YAMLError:
+        return text
+    is_plain = value is not None or text == "null"
+    return text if isinstance(value, str) or not is_plain or (isinstance(value, dict) and text[0] != "{") else value
 
 
 def _best(results: Results) -> list[str]:

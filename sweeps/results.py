@@ -114,7 +114,7 @@ class Results(NamedTuple):
         if not path.is_file():
             return Curve([], [])
         steps, values = [], []
-        with path.open(newline="") as file:
+        with path.open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
                 try:
                     step, value = float(row.get("step") or ""), float(row.get(name) or "")
@@ -127,7 +127,7 @@ class Results(NamedTuple):
     def summary(self, trial: FrozenTrial) -> dict[str, Any]:
         """What the trial's run says of itself at its end; empty if it is on another machine."""
         path = self._run(trial) / runs.SUMMARY
-        return json.loads(path.read_text()) if path.is_file() else {}
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
     def _run(self, trial: FrozenTrial) -> Path:
         return self.folder / trial.user_attrs.get("folder", "never-begun")

@@ -18,7 +18,9 @@ def devices() -> list[str]:
     if _VISIBLE in os.environ:
         return [name.strip() for name in os.environ[_VISIBLE].split(",") if name.strip() not in ("", "-1")]
     try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=True).stdout
+        listed = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, encoding="utf-8", timeout=30, check=True
+        ).stdout
     except (OSError, subprocess.SubprocessError):  # no driver, so no such device
         return []
     return [str(number) for number, line in enumerate(listed.splitlines()) if line.startswith("GPU ")]

@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ ROOMS = {
     "conf": "conf",
     "sweeps": "sweeps",
 }
-LIGHT = {"errors", "runs", "argv"}  # import nothing heavy and may be imported by all
+LIGHT = {"errors", "runs", "argv", "paths", "yaml_files"}  # import nothing heavy and may be imported by all
 ARROWS = {
     "attention": {"errors"},
     "nn": {"attention", "errors"},
@@ -42,20 +43,23 @@ ARROWS = {
     },
     "tasks": {"metrics", "similarity", "optim", "errors"},
     "conf": set(),
-    "sweeps": {"errors", "runs", "argv", "arguments", "parent"},
+    "sweeps": {"errors", "runs", "argv", "arguments", "parent", "paths", "yaml_files"},
     "metrics": {"errors"},
     "similarity": {"errors"},
     "optim": {"errors"},
     "errors": set(),
-    "runs": {"errors"},
-    "argv": {"errors", "runs"},
-    "parse_errors": {"argv", "errors", "runs"},
-    "parser": {"errors", "runs"},
+    "paths": set(),
+    "streams": set(),
+    "yaml_files": {"errors"},
+    "runs": {"errors", "paths"},
+    "argv": {"errors", "runs", "paths", "yaml_files"},
+    "parse_errors": {"argv", "errors", "runs", "yaml_files"},
+    "parser": {"errors", "paths", "runs", "yaml_files"},
     "notices": set(),
     "failures": {"errors"},
     "group": {"errors", "parent"},
     "parent": set(),
-    "resumption": {"runs", "errors", "callbacks"},
+    "resumption": {"runs", "errors", "callbacks", "yaml_files"},
     "experiment": {
         "data.images",
         "argv",
@@ -71,11 +75,11 @@ ARROWS = {
     },
     "arguments": {"errors"},
     "prompting": {"arguments", "errors", "runs"},
-    "trained": {"errors", "models", "runs"},
+    "trained": {"errors", "models", "runs", "yaml_files"},
     "evaluate": {"arguments", "errors", "runs", "trained"},
     "export": {"arguments", "errors", "runs", "trained"},
     "verify": {"arguments", "errors", "runs"},
-    "cli": {"argv", "errors", "experiment", "prompting"},
+    "cli": {"argv", "errors", "experiment", "prompting", "streams"},
     "__main__": {"cli"},
 }
 
@@ -95,7 +99,7 @@ def sources() -> list[tuple[str, Path]]:
 def imported(path: Path, room: str) -> set[str]:
     """Dotted modules that a file imports; relative ones as if from their room."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -126,6 +130,31 @@ def test_arrows(room: str, path: Path):
     assert ours - {room} <= ARROWS[room], f"{path} imports {sorted(ours - {room} - ARROWS[room])}"
 
 
+def text_calls(path: Path) -> Iterator[ast.Call]:
+    """Calls that read or write text: of files, and of what another process prints."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        given = [word.arg for word in node.keywords]
+        modes = [arg.value for arg in node.args[:2] if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+        owner = getattr(getattr(node.func, "value", None), "id", "")
+        is_file = owner not in ("Image", "tarfile", "writer") and (owner, name) != ("os", "open")
+        is_open = name in ("open", "fdopen") and is_file
+        if name in ("read_text", "write_text") and isinstance(node.func, ast.Attribute) and owner != "yaml_files":
+            yield node
+        elif is_open and not any("b" in mode for mode in modes):
+            yield node
+        elif {"text", "universal_newlines"} & set(given) and name in ("run", "Popen", "check_output"):
+            yield node
+
+
+@pytest.mark.parametrize("path", [path for _, path in sources()], ids=lambda path: path.name)
+def test_text_has_an_encoding_whatever_the_locale(path: Path):
+    found = [node.lineno for node in text_calls(path) if "encoding" not in [word.arg for word in node.keywords]]
+    assert found == [], f"{path}: without an encoding in lines {found}"
+
+
 @pytest.mark.parametrize("path", [path for room, path in sources() if room == "attention"], ids=lambda path: path.name)
 def test_attention_imports_torch_alone(path: Path):
     outside = {name.split(".")[0] for name in imported(path, "attention")} - set(sys.stdlib_module_names)
@@ -142,7 +171,7 @@ def test_the_mechanisms_stand_in_one_table():
 @pytest.mark.parametrize("path", [path for _, path in sources()], ids=lambda path: path.name)
 def test_sizes(path: Path):
     """Functions under 40 lines, files under 300, constructors under 9 arguments."""
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) < 300
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.FunctionDef):
@@ -217,7 +246,7 @@ def test_the_public_names_are_there():
 
 def test_every_package_is_installed():
     """An editable install finds folders that setuptools was not told of; a real one does not."""
-    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
     places = {name: table["package-dir"].get(name, name.replace(".", "/")) for name in table["packages"]}
     found = {
         path.parent.relative_to(ROOT).as_posix() for top in ROOMS.values() for path in (ROOT / top).rglob("__init__.py")

@@ -73,14 +73,14 @@ def _child(answer: Connection, prepare: Prepare, small: tuple[Prepare, ...], thr
 
     try:
         torch.set_num_threads(threads)
-        Path("/proc/self/oom_score_adj").write_text("1000")
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
         for first in small:
             first()()
         work = prepare()
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)  # free pages that the C library keeps would hide as many of the work's
         before = _status("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
         start = time.perf_counter()
         kept = work()
         seconds = time.perf_counter() - start
@@ -92,7 +92,7 @@ def _child(answer: Connection, prepare: Prepare, small: tuple[Prepare, ...], thr
 
 
 def _status(key: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{key}:"))
 
 
@@ -124,9 +124,9 @@ def free_bytes(device: str) -> int:
     free = [_machine_free()]
     group = Path("/sys/fs/cgroup")
     try:
-        most = (group / "memory.max").read_text().strip()
+        most = (group / "memory.max").read_text(encoding="utf-8").strip()
         if most != "max":
-            free.append(int(most) - int((group / "memory.current").read_text()))
+            free.append(int(most) - int((group / "memory.current").read_text(encoding="utf-8")))
     except OSError:
         pass  # no control group of its own
     return max(0, min(free))
@@ -143,7 +143,7 @@ def readable(count: float) -> str:
 
 def _machine_free() -> int:
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
     except OSError:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

@@ -85,7 +85,7 @@ class CSVLog(Logger):
         """Take the file back to where ``state`` was taken: later rows and columns go, the last row is as it was."""
         rows: list[dict[str, str]] = []
         if self.path.is_file():
-            with self.path.open(newline="") as file:
+            with self.path.open(newline="", encoding="utf-8") as file:
                 rows = [{name: cell for name, cell in row.items() if cell} for row in csv.DictReader(file)]
         self._columns = list(state["columns"])
         self._rows = rows[: state["rows"]]
@@ -113,7 +113,7 @@ class CSVLog(Logger):
             self._columns = first + sorted(known.difference(first))
             self._write_all()
             return
-        with self.path.open("a", newline="") as file:
+        with self.path.open("a", newline="", encoding="utf-8") as file:
             file.write(self._text([row]))
 
     def _write_all(self) -> None:

@@ -35,7 +35,7 @@ class Curves(Callback):
 
 def draw_curves(table: Path, picture: Path, metrics: list[str]) -> None:
     """Draw three panels from the CSV file ``table`` into the PNG file ``picture``."""
-    with table.open(newline="") as file:
+    with table.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     figure = Figure(figsize=(12, 3.6), layout="constrained")
     loss, score, rate = figure.subplots(1, 3)

@@ -83,7 +83,7 @@ def _check(folder: Path, tokenizer: Any) -> None:
     if not kept.is_file():
         return
     ours = json.loads(tokenizer.backend_tokenizer.to_str())
-    theirs = json.loads(kept.read_text())
+    theirs = json.loads(kept.read_text(encoding="utf-8"))
     if any(ours[key] != theirs[key] for key in ("model", "normalizer", "pre_tokenizer")):
         raise UserError(
             f"the data makes other tokens now than the run has learned, which are in {folder}: put the training text "

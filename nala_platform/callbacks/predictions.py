@@ -47,7 +47,7 @@ class ClassificationCSV(Callback):
             print(f"predictions: {self.path}")
 
     def _append(self, rows: list[Sequence[str]]) -> None:
-        with self.path.open("a", newline="") as file:
+        with self.path.open("a", newline="", encoding="utf-8", errors="surrogateescape") as file:
             csv.writer(file, lineterminator="\n").writerows(rows)
 
 

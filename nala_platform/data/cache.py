@@ -115,7 +115,8 @@ def _made(folder: Path, make: Make, staging: Path | None) -> dict[str, Any]:
     try:
         facts = make(temporary)
         files = {path.name: [path.stat().st_size, digest(path)] for path in sorted(temporary.iterdir())}
-        (temporary / MANIFEST).write_text(json.dumps({"format": FORMAT, "files": files, "facts": facts}))
+        manifest = json.dumps({"format": FORMAT, "files": files, "facts": facts})
+        (temporary / MANIFEST).write_text(manifest, encoding="utf-8")
         for path in (*temporary.iterdir(), temporary):
             _to_disk(path)
         _put(temporary, folder)
@@ -148,7 +149,7 @@ def _facts(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise FileNotFoundError(folder)
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         files, facts = manifest["files"], manifest["facts"]
         for name, (size, right) in files.items():
             path = folder / name
@@ -175,7 +176,7 @@ def _alone(folder: Path) -> Iterator[bool]:
     except ImportError:
         yield False
         return
-    with (folder.parent / f".{folder.name}.lock").open("w") as file:
+    with (folder.parent / f".{folder.name}.lock").open("w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError:

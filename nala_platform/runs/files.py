@@ -43,9 +43,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Write a whole file; see `replacing`."""
+    """Write a whole file, text as UTF-8; see `replacing`."""
     with replacing(path) as file:
-        file.write(content.encode() if isinstance(content, str) else content)
+        # a file's name may hold bytes that are no UTF-8, which Python keeps as surrogates
+        file.write(content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content)
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

@@ -82,6 +82,6 @@ def _is(handle: int, path: Path) -> bool:
 
 def _holder(path: Path) -> str:
     try:
-        return path.read_text() or "another process"
+        return path.read_text(encoding="utf-8") or "another process"
     except OSError:
         return "another process"

@@ -57,7 +57,7 @@ def _found() -> tuple[str, ...]:
 
 def told(words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     """What a command says; no output of any encoding ends this."""
-    return subprocess.run(words, input="", capture_output=True, text=True, errors="replace", check=False)
+    return subprocess.run(words, input="", capture_output=True, encoding="utf-8", errors="replace", check=False)
 
 
 @cache
@@ -73,7 +73,7 @@ def processor() -> str:
     """What tells unlike processors apart: the model and what it can do."""
     described = Path("/proc/cpuinfo")
     if described.is_file():
-        first = described.read_text(errors="replace").split("\n\n")[0].splitlines()
+        first = described.read_text(encoding="utf-8", errors="replace").split("\n\n")[0].splitlines()
         wanted = ("model name", "flags", "Features", "CPU part")
         return "\n".join(line for line in first if line.startswith(wanted))
     if sys.platform == "darwin":

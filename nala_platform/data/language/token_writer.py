@@ -126,7 +126,7 @@ def begun(folder: Path, root: Path, eos: int, kind: str, bad: BadRows) -> Iterat
     writers: dict[Part, PartWriter] = {part: PartWriter(folder, part, eos, kind) for part in PARTS}
     try:
         try:
-            state = json.loads((folder / JOURNAL).read_text())
+            state = json.loads((folder / JOURNAL).read_text(encoding="utf-8"))
             for part, writer in writers.items():
                 writer.open(state["parts"][part])
             place = Place(*state["place"])
@@ -149,7 +149,7 @@ def note(folder: Path, writers: dict[Part, PartWriter], place: Place, bad: dict[
     parts = {part: writer.state() for part, writer in writers.items()}
     state = {"parts": parts, "place": list(place), "bad": bad}
     temporary = folder / f"{JOURNAL}.new"
-    with temporary.open("w") as file:
+    with temporary.open("w", encoding="utf-8") as file:
         json.dump(state, file)
         file.flush()
         os.fsync(file.fileno())

@@ -116,7 +116,7 @@ def _mapped(path: Path, offset: int) -> tuple[str, ...] | None:
     if not path.is_file():
         return None
     try:
-        lines = [line.split() for line in path.read_text().splitlines() if line.strip()]
+        lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         rows = sorted((int(label), int(code)) for label, code, *_ in lines)
         if [label for label, _ in rows] == list(range(offset, offset + len(rows))):
             return tuple(chr(code) for _, code in rows)

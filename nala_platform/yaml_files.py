@@ -1,0 +1,123 @@
+"""YAML as users write it: one loader for configurations, studies and values that are typed. Light: imports no torch.
+
+Scalars mean what they mean to jsonargparse, which reads the same files: by YAML 1.1, which PyYAML follows, ``1e-3`` is
+a text and ``2024-01-01`` a date.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nala_platform.errors import UserError
+
+_FLOAT = re.compile(
+    r"""(?:[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?
+    |[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+
+    |\.[0-9_]+(?:[eE][-+][0-9]+)?
+    |[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+\.[0-9_]*
+    |[-+]?\.(?:inf|Inf|INF)
+    |\.(?:nan|NaN|NAN))$""",
+    re.VERBOSE,
+)
+_REPLACED = ("tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
+_Fast: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may be built without libyaml
+
+
+class _Loader(_Fast):
+    """PyYAML's safe loader with the floats of YAML 1.2 and without dates."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _REPLACED]
+    for first, resolvers in _Fast.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+
+
+def load(text: str) -> Any:
+    """The value of a YAML text.
+
+    Raises:
+        yaml.YAMLError: it is no YAML, or a mapping has a key twice.
+    """
+    loader = _Loader(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        if twice := "; ".join(_repeated(root, set())):
+            raise yaml.YAMLError(twice)
+        return loader.construct_document(root)
+    finally:
+        loader.dispose()
+
+
+def _repeated(node: yaml.Node, seen: set[int]) -> Iterator[str]:
+    """Each key that a mapping has more than once, with the lines; PyYAML takes the last and drops the others."""
+    if id(node) in seen:  # an alias, which may even stand inside its own anchor
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for entry in node.value:
+            yield from _repeated(entry, seen)
+    elif isinstance(node, yaml.MappingNode):
+        lines: dict[tuple[str, str], list[int]] = {}
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                lines.setdefault((key.tag, key.value), []).append(key.start_mark.line + 1)
+            yield from _repeated(value, seen)
+        for (_, key), places in lines.items():
+            if len(places) > 1:
+                listed = f"{', '.join(map(str, places[:-1]))} and {places[-1]}"
+                yield f"{key} stands {'twice' if len(places) == 2 else f'{len(places)} times'}, in lines {listed}"
+
+
+def load_keys(text: str, where: str, example: str = "trainer: and below it max_epochs: 3") -> dict[str, Any]:
+    """The keys of a YAML file.
+
+    Args:
+        text: of the file.
+        where: the file, with which messages begin.
+        example: keys that such a file may have, for the message.
+
+    Raises:
+        UserError: no YAML, a key that stands twice, or no keys at all.
+    """
+    try:
+        settings = load(text)
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UserError(f"{where}{line}: not valid YAML: {error.problem}") from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: an integer such as 0b_
+        said = " ".join(str(error).split())
+        mend = ": keep one of them" if " stands " in said else ""
+        raise UserError(f"{where}: {said}{mend}") from error
+    except RecursionError as error:
+        raise UserError(f"{where}: not valid YAML: nested too deeply") from error
+    if not isinstance(settings, dict) or not all(isinstance(key, str) for key in settings):
+        raise UserError(f"{where} holds no keys: such a file has lines such as {example}")
+    return settings
+
+
+def read_text(path: Path) -> str:
+    """The text of a file that a user named.
+
+    Raises:
+        UserError: it cannot be read, or is no UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except IsADirectoryError as error:
+        raise UserError(f"{path} is a folder: give a YAML file in it") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is damaged: it is no text of YAML in UTF-8") from error
+
+
+def read_keys(path: Path) -> dict[str, Any]:
+    """The keys of a YAML file on disk; see `load_keys` and `read_text`."""
+    return load_keys(read_text(path), str(path))
