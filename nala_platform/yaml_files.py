@@ -23,16 +23,15 @@ _FLOAT = re.compile(
     re.VERBOSE,
 )
 _REPLACED = ("tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
-_Fast: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may be built without libyaml
 
 
-class _Loader(_Fast):
+class _Loader(yaml.SafeLoader):  # not libyaml's: its errors name a later line
     """PyYAML's safe loader with the floats of YAML 1.2 and without dates."""
 
 
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag not in _REPLACED]
-    for first, resolvers in _Fast.yaml_implicit_resolvers.items()
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
 
