@@ -7,7 +7,7 @@ a text and ``2024-01-01`` a date.
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -47,14 +47,20 @@ def load(text: str) -> Any:
         root = loader.get_single_node()
         if root is None:
             return None
-        if twice := "; ".join(_repeated(root, set())):
-            raise yaml.YAMLError(twice)
+        if found := sorted(_repeated(root, set()), key=lambda one: one.second.line):
+            listed = "; ".join(one.text for one in found)
+            raise yaml.constructor.ConstructorError(problem=f"{listed}: keep one of them", problem_mark=found[0].second)
         return loader.construct_document(root)
     finally:
         loader.dispose()
 
 
-def _repeated(node: yaml.Node, seen: set[int]) -> Iterator[str]:
+class _Repeated(NamedTuple):
+    text: str
+    second: yaml.Mark
+
+
+def _repeated(node: yaml.Node, seen: set[int]) -> Iterator[_Repeated]:
     """Each key that a mapping has more than once, with the lines; PyYAML takes the last and drops the others."""
     if id(node) in seen:  # an alias, which may even stand inside its own anchor
         return
@@ -63,15 +69,16 @@ def _repeated(node: yaml.Node, seen: set[int]) -> Iterator[str]:
         for entry in node.value:
             yield from _repeated(entry, seen)
     elif isinstance(node, yaml.MappingNode):
-        lines: dict[tuple[str, str], list[int]] = {}
+        marks: dict[tuple[str, str], list[yaml.Mark]] = {}
         for key, value in node.value:
             if isinstance(key, yaml.ScalarNode):
-                lines.setdefault((key.tag, key.value), []).append(key.start_mark.line + 1)
+                marks.setdefault((key.tag, key.value), []).append(key.start_mark)
             yield from _repeated(value, seen)
-        for (_, key), places in lines.items():
-            if len(places) > 1:
-                listed = f"{', '.join(map(str, places[:-1]))} and {places[-1]}"
-                yield f"{key} stands {'twice' if len(places) == 2 else f'{len(places)} times'}, in lines {listed}"
+        for (_, key), found in marks.items():
+            if len(found) > 1:
+                count = "twice" if len(found) == 2 else f"{len(found)} times"
+                *places, last = [str(mark.line + 1) for mark in found]
+                yield _Repeated(f"{key} stands {count} (lines {', '.join(places)} and {last})", found[1])
 
 
 def load_keys(text: str, where: str, example: str = "trainer: and below it max_epochs: 3") -> dict[str, Any]:
@@ -91,9 +98,7 @@ def load_keys(text: str, where: str, example: str = "trainer: and below it max_e
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"{where}{line}: not valid YAML: {error.problem}") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: an integer such as 0b_
-        said = " ".join(str(error).split())
-        mend = ": keep one of them" if " stands " in said else ""
-        raise UserError(f"{where}: {said}{mend}") from error
+        raise UserError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
     except RecursionError as error:
         raise UserError(f"{where}: not valid YAML: nested too deeply") from error
     if not isinstance(settings, dict) or not all(isinstance(key, str) for key in settings):

@@ -33,7 +33,7 @@ def check_light_commands(environment: dict[str, str], folder: Path) -> subproces
     name = folder / "größe.yaml"
     name.write_text("a: ü\na: 1\n", encoding="utf-8")
     done = started(f"{NALA} fit --task cls --config '{name}'", environment)
-    assert done.returncode == 2 and b"a stands twice, in lines 1 and 2" in done.stderr, done.stderr
+    assert done.returncode == 2 and b"a stands twice (lines 1 and 2)" in done.stderr, done.stderr
     return done
 
 

@@ -22,21 +22,21 @@ def test_a_scalar_means_what_jsonargparse_takes_it_for(text: str):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "line", "said"),
     [
-        ("trainer:\n  max_epochs: 1\nmodel: x\ntrainer:\n  max_steps: 2\n", "trainer stands twice, in lines 1 and 4"),
-        ("a:\n  b:\n    - {c: 1}\n    - c: 1\n      d: 2\n      c: 3\n", "c stands twice, in lines 4 and 6"),
-        ("a: 1\nb: 2\n'a': 3\na: 4\n", "a stands 3 times, in lines 1, 3 and 4"),
-        ("a: 1\na: 2\nb: {c: 1, c: 2}\n", "c stands twice, in lines 3 and 3; a stands twice, in lines 1 and 2"),
+        ("trainer:\n  max_epochs: 1\nmodel: x\ntrainer:\n  max_steps: 2\n", 4, "trainer stands twice (lines 1 and 4)"),
+        ("a:\n  b:\n    - {c: 1}\n    - c: 1\n      d: 2\n      c: 3\n", 6, "c stands twice (lines 4 and 6)"),
+        ("a: 1\nb: 2\n'a': 3\na: 4\n", 3, "a stands 3 times (lines 1, 3 and 4)"),
+        ("a: 1\na: 2\nb: {c: 1, c: 2}\n", 2, "a stands twice (lines 1 and 2); c stands twice (lines 3 and 3)"),
     ],
 )
-def test_a_key_that_stands_twice_is_named_with_its_lines(tmp_path: Path, text: str, said: str):
+def test_a_key_that_stands_twice_is_named_with_its_lines(tmp_path: Path, text: str, line: int, said: str):
     mine = tmp_path / "mine.yaml"
     mine.write_text(text)
     for read in (lambda: argv.conf_file(str(mine)), lambda: read_settings(text, str(mine))):
         with pytest.raises(UserError) as caught:
             read()
-        assert str(caught.value) == f"{mine}: {said}: keep one of them"
+        assert str(caught.value) == f"{mine}, line {line}: not valid YAML: {said}: keep one of them"
 
 
 def test_a_key_that_a_merge_brings_may_be_given_anew():
