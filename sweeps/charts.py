@@ -5,6 +5,7 @@ Dark is good in all of them: the colour of a trial is its first objective, the b
 
 import math
 import warnings
+from itertools import accumulate
 from typing import Any
 
 import optuna
@@ -48,7 +49,7 @@ def history(results: Results) -> Figure | None:
             edge = axes.get_xaxis_transform()
             axes.plot(failed, [0.02] * len(failed), "|", color=FAILED, ms=9, label="failed", transform=edge)
         choose = min if objective.direction == "minimize" else max
-        running = [choose(value for _, value in found[: count + 1]) for count in range(len(found))]
+        running = list(accumulate((value for _, value in found), choose))
         last = results.trials[-1].number
         ends = [*(number for number, _ in found), last], [*running, running[-1]]
         axes.step(*ends, where="post", color=BEST, lw=1.4, label="best so far")
@@ -105,18 +106,22 @@ def learning_curves(results: Results) -> Figure | None:
     """Training loss and first objective of every trial against its steps."""
     objective = results.plan.objectives[0]
     name = objective.metric if objective.metric.startswith("val/") else "val/loss"
-    losses = [results.curve(trial, "train/loss_epoch") for trial in results.trials]
-    scores = [_reported(results, trial, name) for trial in results.trials]
+    losses, scores = [], []
+    for trial in results.trials:
+        loss, score = results.curves(trial, "train/loss_epoch", name)
+        losses.append(loss)
+        scores.append(score if score.steps or name != objective.metric else _reported(trial))
     if not any(curve.steps for curve in scores):
         return None
     colour = shades(results) if results.finished else None
+    best = results.best.number if results.best else None
     figure = Figure(figsize=(12, 4.2), layout="constrained")
     panels = figure.subplots(1, 2)
     for axes, curves, label in zip(panels, (losses, scores), ("training loss of an epoch", name), strict=True):
         for trial, curve in zip(results.trials, curves, strict=True):
             # a curve of one or two points would not be seen as a line
             marker = "o" if len(curve.steps) < 3 else ""
-            axes.plot(*curve, marker=marker, ms=3, **_style(trial, colour, trial == results.best))
+            axes.plot(*curve, marker=marker, ms=3, **_style(trial, colour, trial.number == best))
         if (typical := _typical(results, curves, colour)) is not None:
             typical.fit(axes)
         _dress(axes, "optimizer step", label)
@@ -186,11 +191,8 @@ def _typical(results: Results, curves: list[Curve], colour: Shades | None) -> Bo
     return Bounds(min(shown), max(shown), is_wide(shown)) if shown else None
 
 
-def _reported(results: Results, trial: FrozenTrial, name: str) -> Curve:
-    """From the run's file, or what it reported: it may have run on another machine."""
-    curve = results.curve(trial, name)
-    if curve.steps or name != results.plan.objectives[0].metric:
-        return curve
+def _reported(trial: FrozenTrial) -> Curve:
+    """What the trial reported, where its run's file is not here: it may have run on another machine."""
     steps = sorted(trial.intermediate_values)
     return Curve([float(step) for step in steps], [trial.intermediate_values[step] for step in steps])
 

@@ -88,6 +88,9 @@ def _arguments() -> Arguments:
     parser.add_argument("--executor", default="local", help="where they run: local, or ray (local)")
     parser.add_argument("--devices-per-trial", type=int, help="GPUs of a trial (0: trials share the CPU)")
     parser.add_argument("--trial-timeout", type=float, metavar="SECONDS", help="longest that a trial may take")
+    parser.add_argument(
+        "--stop-timeout", type=float, metavar="SECONDS", help=f"for a trial to end once it is told to ({GRACE:.0f})"
+    )
     parser.add_argument("--storage", metavar="URL", help="database of the study; default: a file in its folder")
     parser.add_argument("--name", help="of the study and its folder")
     parser.add_argument("--new-study-from", metavar="DIR", help="let a new study know the trials of that sweep")
@@ -122,6 +125,8 @@ class Conductor:
         """
         self.trials.provide(self.sweep.plan.n_trials)
         print(f"sweep folder: {self.sweep.folder}", flush=True)
+        if self.sweep.plan.pruner is not None and (longest := self.sweep.plan.warmup.describe()):
+            print(f"no trial is pruned before the longest warm-up of the space has ended: {longest}", flush=True)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda received, frame: setattr(self, "_received", received))
         with LiveTable(self.sweep.plan.objectives) as table:
@@ -163,7 +168,7 @@ class Conductor:
                 process.send_signal(signal.SIGTERM)
         for process in self.processes:
             try:
-                process.wait(2 * GRACE)
+                process.wait(self.sweep.plan.longest_stop_s)
             except subprocess.TimeoutExpired:
                 process.kill()
 

@@ -1,6 +1,5 @@
 """``nala sweep doctor``: what is wrong with a sweep, and how to put it right."""
 
-import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from nala_platform.arguments import Arguments
 from .folder import open_sweep
 from .storage import JOURNAL, cut_torn_line
 from .trials import TRIALS, Trials, is_interrupted
+from .waiting import holder, is_locked_now, lock_file
 
 
 class Finding(NamedTuple):
@@ -46,16 +46,26 @@ def _torn_journal(folder: Path, repair: bool) -> Iterator[Finding]:
     path = folder / JOURNAL
     if not path.is_file():
         return
-    handle = os.open(path, os.O_RDWR)
+    handle = os.open(path, os.O_RDWR if repair else os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        content = path.read_bytes()
-        if content and not content.endswith(b"\n"):
+        if _is_torn(handle) and repair:
+            lock_file(handle, path)
+        elif _is_torn(handle) and not is_locked_now(handle):  # perhaps it is in the middle of the line
+            yield Finding(
+                f"{path} ends in half a line, and {holder(path)} holds its lock", "look again when it is done"
+            )
+            return
+        if _is_torn(handle):
             if repair:
                 cut_torn_line(handle)
             yield Finding(f"{path} ends in half a line, which a killed process wrote", "the half line is cut off")
     finally:
         os.close(handle)
+
+
+def _is_torn(handle: int) -> bool:
+    size = os.fstat(handle).st_size
+    return size > 0 and os.pread(handle, 1, size - 1) != b"\n"
 
 
 def _interrupted(trials: Trials, repair: bool) -> Iterator[Finding]:

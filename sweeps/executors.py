@@ -12,6 +12,9 @@ from typing import Any, Protocol
 from nala_platform.errors import UserError
 from nala_platform.parent import end_with
 
+from .attempt import GRACE
+from .folder import open_sweep
+
 _WORKER = "nala_platform.sweeps.worker"
 
 
@@ -140,7 +143,11 @@ def _work(folder: str, directory: str) -> int:
         return process.wait()
     except KeyboardInterrupt:  # Ray's cancel
         process.send_signal(signal.SIGTERM)
-        return process.wait()
+        try:
+            return process.wait(open_sweep(Path(folder)).plan.longest_stop_s)
+        except subprocess.TimeoutExpired:
+            process.kill()  # its trial ends with it
+            return process.wait(GRACE)
 
 
 EXECUTORS: Mapping[str, type[Local] | type[Ray]] = {"local": Local, "ray": Ray}

@@ -36,9 +36,15 @@ class Sweep(NamedTuple):
         Raises:
             UserError: the storage cannot be reached, or has them no more.
         """
-        found = Trials(self.folder, self.url, self.name, self.plan)
+        gone = UserError(f"the study {self.name} of {self.folder} is gone from its storage, {self._where()}")
+        if self.url is None and not (self.folder / JOURNAL).is_file():
+            raise gone
+        try:
+            found = Trials(self.folder, self.url, self.name, self.plan)
+        except KeyError as error:
+            raise gone from error
         if "plan" not in found.study.user_attrs:
-            raise UserError(f"the study {self.name} of {self.folder} is gone from its storage, {self._where()}")
+            raise gone
         return found
 
     def _where(self) -> str:
@@ -69,7 +75,7 @@ def begin(folder: Path, name: str, url: str | None, plan: Plan) -> Sweep:
         raise UserError(f"cannot make {folder}: {error.strerror}; choose another --sweeps_dir") from error
     url = settled(url)
     sweep = Sweep(folder.absolute(), name, url, plan)
-    trials = Trials(sweep.folder, url, name, plan)
+    trials = Trials(sweep.folder, url, name, plan, is_new=True)
     with exclusive(trials.storage, sweep.folder, name):
         stored = trials.study.user_attrs.get("plan")
         if stored is not None:

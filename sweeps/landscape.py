@@ -30,8 +30,9 @@ def parallel(results: Results) -> Figure | None:
     figure = Figure(figsize=(max(7.0, 1.7 * len(columns)), 4.6), layout="constrained")
     axes = figure.subplots()
     heights = [_axis(axes, place, column) for place, column in enumerate(columns)]
+    best = results.best.number if results.best else None
     for place, trial in enumerate(trials):
-        is_best = trial == results.best
+        is_best = trial.number == best
         line = [rows[place] for rows in heights]
         style = {"color": BEST, "lw": 2.4} if is_best else {"color": colour(trial.values[0]), "lw": 1.1, "alpha": 0.8}
         axes.plot(range(len(columns)), line, marker=".", ms=4, **style)

@@ -118,9 +118,11 @@ def elapsed(trial: FrozenTrial, now: float) -> float:
 def live_table(trials: list[FrozenTrial], objective: Objective, summary: str, room: int, now: float) -> Table:
     """At most ``room`` trials: those that run, the best, and the latest of the others that have begun."""
     begun = [trial for trial in trials if trial.state != TrialState.WAITING or trial.user_attrs.get("attempts")]
-    leader = best(trials, objective)
-    urgent = [trial for trial in begun if trial.state == TrialState.RUNNING or trial == leader]
-    others = [trial for trial in begun if trial not in urgent]
+    found = best(trials, objective)
+    leader = found.number if found is not None else None  # by number: Optuna compares trials by all that they hold
+    urgent, others = [], []
+    for trial in begun:
+        (urgent if trial.state == TrialState.RUNNING or trial.number == leader else others).append(trial)
     shown = sorted([*urgent[:room], *others[max(0, len(others) - max(0, room - len(urgent))) :]])
     hidden = len(begun) - len(shown)
     table = Table(title=summary, title_justify="left", caption=f"{hidden} more trials" if hidden else None)
@@ -128,7 +130,7 @@ def live_table(trials: list[FrozenTrial], objective: Objective, summary: str, ro
         table.add_column(name, justify="left" if name == "state" else "right")
     for trial in shown:
         step = str(max(trial.intermediate_values)) if trial.intermediate_values else ""
-        star = " *" if trial == leader else ""
+        star = " *" if trial.number == leader else ""
         cells = [word(trial), number(last_value(trial)) + star, step, duration(elapsed(trial, now))]
         attempts = str(len(trial.user_attrs.get("attempts", [])))
         table.add_row(str(trial.number), *cells, attempts, style=_STYLES.get(word(trial), "red"))

@@ -18,6 +18,10 @@ _KEYS = ("metric", "direction", "value")
 class Objective(NamedTuple):
     """One objective.
 
+    The first decides which checkpoint of a trial is its ``best.ckpt``, by its metric and its direction; the scores on
+    the test split are of that one. With ``value: last`` the trial is ranked by its last validation, after which
+    ``last.ckpt`` was written, and ``best.ckpt`` is still that of the best one.
+
     Attributes:
         metric: ``val/…``, or one of `COSTS`.
         direction: maximize or minimize.
@@ -53,15 +57,48 @@ def read_objectives(entries: Any, task: str, overrides: tuple[str, ...], where: 
 
 
 def checkpoint_words(objectives: tuple[Objective, ...], task: str, overrides: tuple[str, ...]) -> tuple[str, ...]:
-    """What lets a trial keep the checkpoint that is best by the first objective; nothing where it does, or was told.
+    """What lets a trial keep the checkpoint that is best by the first objective; nothing where it does so anyway.
 
-    So its test is of that checkpoint, and a metric that the task never logs ends a trial at its first validation.
+    So its test is of that checkpoint, and a metric that the task never logs ends a trial at its first validation. A
+    first objective that is a cost leaves the task's own choice. A ``--checkpoint.monitor`` with another metric that was
+    typed stands: the sweep then ranks by the objective, and ``best.ckpt`` is what was asked for. So does a typed
+    ``--checkpoint.mode``, which `refuse_other_checkpoint` has looked at when the sweep began.
     """
-    first = objectives[0]
-    is_told = any(typed(overrides, f"--checkpoint.{key}") for key in ("monitor", "mode"))
-    if is_told or not first.metric.startswith("val/") or first.metric == _monitor(task, overrides)[0]:
+    first, (monitor, mode) = objectives[0], _monitor(task, overrides)
+    wanted = first.direction[:3]
+    is_other = monitor != first.metric
+    if not first.metric.startswith("val/") or (is_other and typed(overrides, "--checkpoint.monitor")):
         return ()
-    return f"--checkpoint.monitor={first.metric}", f"--checkpoint.mode={first.direction[:3]}"
+    monitor_word = (f"--checkpoint.monitor={first.metric}",) if is_other else ()
+    is_mode_settled = typed(overrides, "--checkpoint.mode") or (mode == wanted and not is_other)
+    return monitor_word if is_mode_settled else (*monitor_word, f"--checkpoint.mode={wanted}")
+
+
+def refuse_other_checkpoint(
+    objectives: tuple[Objective, ...], task: str, overrides: tuple[str, ...], searched: tuple[str, ...], where: str
+) -> None:
+    """Refuse a study whose trials would keep the checkpoint that is worst by the first objective.
+
+    Args:
+        objectives: of the study.
+        task: of the study.
+        overrides: that every trial is started with.
+        searched: paths of the space.
+        where: begins the message.
+
+    Raises:
+        UserError: the mode was typed and contradicts the objective, or the space varies it.
+    """
+    first, (monitor, mode) = objectives[0], _monitor(task, overrides)
+    if decided := [path for path in searched if path in ("checkpoint.monitor", "checkpoint.mode")]:
+        raise UserError(
+            f"{where}: space.{decided[0]}: the first objective decides which checkpoint is best: take it out"
+        )
+    if first.metric == monitor and mode != first.direction[:3]:
+        raise UserError(
+            f"{where}: the objective is to {first.direction} {first.metric}, but --checkpoint.mode {mode} keeps the "
+            f"worst checkpoint of each trial by it: leave --checkpoint.mode away, or make it {first.direction[:3]}"
+        )
 
 
 def _objective(entry: Any, known: dict[str, str], where: str) -> Objective:

@@ -12,7 +12,7 @@ from nala_platform.errors import FIRST_SIGNAL, ExitCode
 from .attempt import Ending
 from .plan import Objective
 
-FINISHED, PRUNED, INTERRUPTED = "finished", "pruned", "interrupted"
+FINISHED, PRUNED, INTERRUPTED, KILLED = "finished", "pruned", "interrupted", "killed"
 # The outcome of each exit code, and whether another attempt may end better: what the trial's own parameters brought
 # about would only happen again. A signal is in no trial's parameters: `judge` retries it. Any other code fails.
 OUTCOMES = {
@@ -51,7 +51,7 @@ def judge(ending: Ending, log: Path) -> Outcome:
         name, is_retry = OUTCOMES[ExitCode(code)]
         return Outcome(name, exit, "" if name in (FINISHED, PRUNED) else _last_word(log), is_retry)
     if ended_by is not None:
-        return Outcome("killed", exit, f"the process was ended by {ended_by}", is_retry=True)
+        return Outcome(KILLED, exit, f"the process was ended by {ended_by}", is_retry=True)
     return Outcome("unknown exit code", exit, f"{exit} is none of nala's: {_last_word(log)}")
 
 

@@ -6,6 +6,7 @@ import re
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from optuna.trial import create_trial
 from nala_platform import argv, yaml_files
 from nala_platform.errors import UserError, near
 
+from .attempt import GRACE
 from .dimension import number
-from .objective import Objective, checkpoint_words, read_objectives
+from .objective import Objective, checkpoint_words, read_objectives, refuse_other_checkpoint
 from .part import Part, make_part, read_part
 from .rehearsal import rehearse
 from .space import Space
 from .study_file import find_study, read_settings
+from .warmup import Warmup, longest_warmup
 
 __all__ = ["Objective", "Plan", "read_plan"]
 
@@ -53,6 +56,8 @@ class Plan:
         max_retries: of a trial that something else than its own values brought down.
         trial_timeout_s: seconds that a trial may take; None: as many as it wants.
         devices_per_trial: GPUs; 0: trials share the CPU.
+        stop_timeout_s: seconds in which a trial's processes end once it is pruned, stopped or done; then they are
+            killed.
     """
 
     title: str
@@ -67,6 +72,7 @@ class Plan:
     max_retries: int
     trial_timeout_s: float | None
     devices_per_trial: int
+    stop_timeout_s: float = GRACE
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any], where: str = "sweep.yaml") -> "Plan":
@@ -97,6 +103,7 @@ class Plan:
             max_retries=_count(settings, "max_retries", 3, where),
             trial_timeout_s=None if timeout is None else _positive(timeout, f"{where}: trial_timeout_s"),
             devices_per_trial=_count(settings, "devices_per_trial", 0, where),
+            stop_timeout_s=_positive(settings.get("stop_timeout_s", GRACE), f"{where}: stop_timeout_s"),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -118,6 +125,18 @@ class Plan:
     def to_yaml(self) -> str:
         """A complete study file."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=120)
+
+    @cached_property
+    def warmup(self) -> Warmup:
+        """The longest warm-up of the space, before the end of which nothing is pruned."""
+        return longest_warmup(self.space)
+
+    @property
+    def longest_stop_s(self) -> float:
+        """Seconds that a worker takes at most to end when it is asked to: it waits for its trial, before and after
+        the trial is killed.
+        """
+        return 2 * self.stop_timeout_s + GRACE
 
     def with_trials(self, n_trials: int) -> "Plan":
         """The same plan with another number of trials.
@@ -155,7 +174,7 @@ class Plan:
     def differences(self, other: "Plan") -> list[str]:
         """Why trials of ``other`` cannot stand in one study with those of this plan, a line each; none: they can.
 
-        Number of trials, retries, time limit, devices, sampler and pruner may change; of a grid, whose points the
+        Number of trials, retries, time limits, devices, sampler and pruner may change; of a grid, whose points the
         sampler and the seed number, they may not.
         """
         is_grid = "GridSampler" in (self.sampler.name, other.sampler.name)
@@ -173,21 +192,22 @@ def read_plan(study: str, overrides: Sequence[str] = (), options: Namespace | No
     Args:
         study: path of a study file, or the name of one that is shipped.
         overrides: words for ``nala fit``; they come behind the study's own, so they win.
-        options: may hold ``task``, ``n_trials``, ``seed``, ``devices_per_trial``, ``trial_timeout``; what is not None
-            beats the study.
+        options: may hold ``task``, ``n_trials``, ``seed``, ``devices_per_trial``, ``trial_timeout``, ``stop_timeout``;
+            what is not None beats the study.
 
     Raises:
         UserError: no such study, or a mistake in it; the message names the file and the key.
     """
     path = find_study(study)
     settings = read_settings(yaml_files.read_text(path), str(path))
-    names = {"trial_timeout": "trial_timeout_s"}
-    for key in ("task", "n_trials", "seed", "devices_per_trial", "trial_timeout"):
+    names = {"trial_timeout": "trial_timeout_s", "stop_timeout": "stop_timeout_s"}
+    for key in ("task", "n_trials", "seed", "devices_per_trial", *names):
         if (value := getattr(options, key, None)) is not None:
             settings[names.get(key, key)] = value
     own = settings.get("overrides") or []
     settings["overrides"] = [*own, *overrides] if isinstance(own, list) else own
     plan = Plan.from_dict(settings, str(path))
+    refuse_other_checkpoint(plan.objectives, plan.task, plan.overrides, plan.space.paths, str(path))
     plan.make_pruner()
     _try_sampler(plan)
     return plan

@@ -5,6 +5,8 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,8 +44,9 @@ class Column(NamedTuple):
     is_log: bool
 
 
-class Results(NamedTuple):
-    """The trials of a study.
+@dataclass(frozen=True, eq=False)
+class Results:
+    """The trials of a study, at one moment: what is asked of them twice is worked out once.
 
     Attributes:
         folder: of the sweep.
@@ -56,35 +59,36 @@ class Results(NamedTuple):
     plan: Plan
     study: Study
     trials: list[FrozenTrial]
+    _settings: dict[int, dict[str, Any]] = field(default_factory=dict, repr=False)
 
-    @property
+    @cached_property
     def finished(self) -> list[FrozenTrial]:
         """Trials that have a finite value of every objective."""
         return finished(self.trials)
 
-    @property
+    @cached_property
     def best(self) -> FrozenTrial | None:
         """Of the finished trials the one with the best first objective; of equals the first that no other dominates."""
         return best(self.front, self.plan.objectives[0])
 
-    @property
+    @cached_property
     def front(self) -> list[FrozenTrial]:
         """The finished trials that no other dominates, by number; with one objective, all that share its best value."""
-        losses = {
-            trial.number: [
-                -value if objective.direction == "maximize" else value
-                for objective, value in zip(self.plan.objectives, trial.values or [], strict=True)
-            ]
+        signs = [-1.0 if objective.direction == "maximize" else 1.0 for objective in self.plan.objectives]
+        losses = [
+            tuple(sign * value for sign, value in zip(signs, trial.values or [], strict=True))
             for trial in self.finished
-        }
-        return [
-            trial
-            for trial in self.finished
-            if not any(_dominates(other, losses[trial.number]) for other in losses.values())
         ]
+        front = pareto_front(losses)
+        return [trial for trial, loss in zip(self.finished, losses, strict=True) if loss in front]
 
     def settings(self, trial: FrozenTrial) -> dict[str, Any]:
         """The trial's values of the space, by config path; empty before they are drawn."""
+        if trial.number not in self._settings:
+            self._settings[trial.number] = self._drawn(trial)
+        return self._settings[trial.number]
+
+    def _drawn(self, trial: FrozenTrial) -> dict[str, Any]:
         if not trial.params:
             return {}
         try:
@@ -108,21 +112,26 @@ class Results(NamedTuple):
             for path, label in zip(paths, short(paths), strict=True)
         ]
 
-    def curve(self, trial: FrozenTrial, name: str) -> Curve:
-        """The column ``name`` of the trial's metrics file; empty without one."""
+    def curves(self, trial: FrozenTrial, *names: str) -> list[Curve]:
+        """The columns ``names`` of the trial's metrics file, which is read once for all; empty ones without it."""
+        found = [Curve([], []) for _ in names]
         path = self._run(trial) / runs.METRICS
         if not path.is_file():
-            return Curve([], [])
-        steps, values = [], []
+            return found
         with path.open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
-                try:
-                    step, value = float(row.get("step") or ""), float(row.get(name) or "")
-                except ValueError:  # no such cell in this row, or half a number: the process was killed as it wrote
-                    continue
-                steps.append(step)
-                values.append(value)
-        return Curve(steps, values)
+                for curve, name in zip(found, names, strict=True):
+                    try:
+                        step, value = float(row.get("step") or ""), float(row.get(name) or "")
+                    except ValueError:  # no such cell in this row, or half a number: the process was killed as it wrote
+                        continue
+                    curve.steps.append(step)
+                    curve.values.append(value)
+        return found
+
+    def curve(self, trial: FrozenTrial, name: str) -> Curve:
+        """One of `curves`."""
+        return self.curves(trial, name)[0]
 
     def summary(self, trial: FrozenTrial) -> dict[str, Any]:
         """What the trial's run says of itself at its end; empty if it is on another machine."""
@@ -139,6 +148,23 @@ def read_results(study: Study, folder: Path) -> Results:
     # what was taken over from another study ran elsewhere, perhaps otherwise: it is the sampler's, and no result here
     own = [trial for trial in study.get_trials(deepcopy=False) if TAKEN_OVER not in trial.user_attrs]
     return Results(folder, plan, study, own)
+
+
+def pareto_front(losses: Sequence[tuple[float, ...]]) -> set[tuple[float, ...]]:
+    """Those of ``losses``, each a value per objective, less being better, that no other dominates.
+
+    One dominates another that it differs from if it is worse in nothing. Sorted, no entry is dominated by a later one,
+    and one that is dominated at all is so by one of the front; with two objectives by the last of the front.
+
+    >>> sorted(pareto_front([(1.0, 3.0), (2.0, 2.0), (2.0, 3.0), (1.0, 3.0), (3.0, 1.0)]))
+    [(1.0, 3.0), (2.0, 2.0), (3.0, 1.0)]
+    """
+    front: list[tuple[float, ...]] = []
+    for loss in sorted(set(losses)):
+        rivals = front[-1:] if len(loss) < 3 else front
+        if not any(all(ours <= its for ours, its in zip(rival, loss, strict=True)) for rival in rivals):
+            front.append(loss)
+    return set(front)
 
 
 def finished(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
@@ -243,7 +269,3 @@ def _flat(settings: dict[str, Any], ranges: set[str]) -> dict[str, Any]:
             is_plain = isinstance(value, int | float | str) and not isinstance(value, bool)
             flat[path] = value if is_plain else json.dumps(value)
     return flat
-
-
-def _dominates(one: list[float], other: list[float]) -> bool:
-    return all(a <= b for a, b in zip(one, other, strict=True)) and one != other

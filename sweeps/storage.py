@@ -4,7 +4,6 @@ The journal is Optuna's own. Its lock here is the kernel's (`flock`), which a ki
 who takes it first cuts off a line that a killed process wrote half: Optuna would refuse the whole file for it.
 """
 
-import fcntl
 import hashlib
 import os
 from collections.abc import Iterator
@@ -18,11 +17,13 @@ from optuna.exceptions import OptunaError
 from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.storages.journal._file import BaseJournalFileLock
+from sqlalchemy import event
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from nala_platform.errors import UserError
 
 from .patience import PatientStorage, patient
+from .waiting import lock_file, wait_until
 
 JOURNAL, LOCK = "journal.log", "sweep.lock"
 _BLOCK = 4096
@@ -40,10 +41,19 @@ class JournalLock(BaseJournalFileLock):
         self._handle: int | None = None
 
     def acquire(self) -> bool:
-        """Wait for the lock, then see to it that the file ends with a whole line."""
-        self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT)
-        fcntl.flock(self._handle, fcntl.LOCK_EX)
-        cut_torn_line(self._handle)
+        """Wait for the lock, then see to it that the file ends with a whole line.
+
+        Raises:
+            StorageError: another process does not let go of it.
+        """
+        handle = os.open(self._path, os.O_RDWR | os.O_CREAT)
+        try:
+            lock_file(handle, self._path)
+            cut_torn_line(handle)
+        except BaseException:
+            os.close(handle)
+            raise
+        self._handle = handle
         return True
 
     def release(self) -> None:
@@ -80,7 +90,11 @@ def open_storage(folder: Path, url: str | None) -> BaseStorage:
         return JournalStorage(JournalFileBackend(str(path), lock_obj=JournalLock(path)))
     try:
         # a connection that the server closed meanwhile is replaced, not used
-        return PatientStorage(url, engine_kwargs={"pool_pre_ping": True})
+        storage = PatientStorage(url, engine_kwargs={"pool_pre_ping": True, "connect_args": _limits(url)})
+        if storage.engine.dialect.name == "postgresql":
+            event.listen(storage.engine, "connect", _limit_locks)
+            storage.engine.dispose()  # the connections that were made without it
+        return storage
     except ImportError as error:
         raise UserError(
             f"--storage {_hidden(url)} needs a driver: {error}. For PostgreSQL: pip install 'nala-platform[postgres]', "
@@ -92,11 +106,30 @@ def open_storage(folder: Path, url: str | None) -> BaseStorage:
         raise UserError(f"cannot open --storage {_hidden(url)}: {reason}") from error
 
 
+def _limits(url: str) -> dict[str, Any]:
+    """Let a server that is silent be one that is away: see `nala_platform.sweeps.patience`."""
+    known = sqlalchemy.make_url(url)
+    if known.get_backend_name() != "postgresql":
+        return {}
+    limits = {"connect_timeout": 30, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+    return {name: value for name, value in limits.items() if name not in known.query}
+
+
+def _limit_locks(connection: Any, record: Any) -> None:
+    """Let a statement that waits for a row that a stuck process holds fail, and be tried again for a while."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '30s'")
+    connection.commit()
+
+
 @contextmanager
 def exclusive(storage: BaseStorage, folder: Path, name: str) -> Iterator[None]:
     """Inside, no other process of this study, on whatever machine it runs, is inside.
 
     A lock of the kernel's on a file in ``folder``, or an advisory lock of PostgreSQL's: both are gone with the process.
+
+    Raises:
+        StorageError: another process has been inside for too long.
     """
     engine: Any = getattr(storage, "engine", None)
     if engine is not None and engine.dialect.name == "postgresql":
@@ -113,7 +146,7 @@ def exclusive(storage: BaseStorage, folder: Path, name: str) -> Iterator[None]:
         path = Path(f"{engine.url.database}.lock")  # sweeps in several folders may share the file
     handle = os.open(path, os.O_RDWR | os.O_CREAT)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        lock_file(handle, path)
         yield
     finally:
         os.close(handle)
@@ -126,7 +159,12 @@ def _lock(engine: sqlalchemy.Engine, key: int) -> sqlalchemy.Connection:
         # of a machine that lost its power inside, the server learns in a minute, not in hours
         for setting, value in (("idle", 30), ("interval", 10), ("count", 3)):
             connection.execute(sqlalchemy.text(f"SET tcp_keepalives_{setting} = {value}"))
-        connection.execute(sqlalchemy.text("SELECT pg_advisory_lock(:key)"), {"key": key})
+        attempt = sqlalchemy.text("SELECT pg_try_advisory_lock(:key)")
+        wait_until(
+            lambda: bool(connection.execute(attempt, {"key": key}).scalar()),
+            "the study in the database",
+            lambda: "another process of the sweep",
+        )
     except BaseException:
         connection.invalidate()
         connection.close()

@@ -137,6 +137,7 @@ def scores(results: Results, trial: FrozenTrial) -> Table | None:
 def protocol(results: Results) -> Table:
     """What was searched how, on what data, with which versions."""
     plan = results.plan
+    longest = plan.warmup.describe() if plan.pruner is not None else ""
     taken = len(results.study.get_trials(deepcopy=False)) - len(results.trials)
     rows = [
         ["task", plan.task],
@@ -145,6 +146,7 @@ def protocol(results: Results) -> Table:
         *([["trials of another study", f"{taken}, known to the sampler alone"]] if taken else []),
         ["sampler", _made_of(plan.sampler)],
         ["pruner", _made_of(plan.pruner)],
+        *([["nothing is pruned before", f"the longest warm-up has ended: {longest}"]] if longest else []),
         ["seed of the sampler", str(plan.seed)],
         ["given to every run", shlex.join(plan.overrides) or "nothing"],
         *([path, _text(line)] for path, line in plan.space.canonical().items()),

@@ -52,17 +52,26 @@ class Trials:
         url: of the storage; None is the journal in the folder.
         name: of the study.
         plan: of the sweep.
+        is_new: whether the study is made if it does not exist. One that exists is opened without its lock, so that
+            it can be looked at whatever another process does.
+
+    Raises:
+        KeyError: the storage has no such study.
     """
 
-    def __init__(self, folder: Path, url: str | None, name: str, plan: Plan) -> None:
+    def __init__(self, folder: Path, url: str | None, name: str, plan: Plan, is_new: bool = False) -> None:
         self.folder, self.name, self.plan = folder, name, plan
         self.storage = open_storage(folder, url)
+        pruner = plan.make_pruner()
+        if not is_new:
+            self.study = optuna.load_study(study_name=name, storage=self.storage, pruner=pruner)
+            return
         with exclusive(self.storage, folder, name):
             self.study = optuna.create_study(
                 study_name=name,
                 storage=self.storage,
                 directions=[StudyDirection[objective.direction.upper()] for objective in plan.objectives],
-                pruner=plan.make_pruner(),
+                pruner=pruner,
                 load_if_exists=True,
             )
 
@@ -165,8 +174,16 @@ class Trials:
         """Show a sign of life."""
         claim.trial.set_user_attr("heartbeat", time.time())
 
-    def report(self, claim: Claim, step: int, value: float) -> bool:
-        """Store an intermediate value; whether the trial is to stop, being hopeless."""
+    def report(self, claim: Claim, step: int, value: float, warmup_end: float | None = 0.0) -> bool:
+        """Store an intermediate value; whether the trial is to stop, being hopeless.
+
+        Args:
+            claim: of the trial.
+            step: optimizer steps that it has done.
+            value: of the first objective.
+            warmup_end: step up to which it is not judged, nor is any other of its length: the longest warm-up of the
+                space ends there. None: nobody knows where that is, so the trial is never judged.
+        """
         if len(self.plan.objectives) > 1:  # Optuna's trial reports, and prunes, by a single one alone
             self.storage.set_trial_intermediate_value(claim.trial._trial_id, step, value)
             return False
@@ -174,7 +191,9 @@ class Trials:
         if step not in self.storage.get_trial(claim.trial._trial_id).intermediate_values:
             claim.trial.report(value, step)
         self.study._thread_local.cached_all_trials = None  # other workers' reports count too
-        return not math.isnan(value) and claim.trial.should_prune()
+        if warmup_end is None or step <= warmup_end or math.isnan(value):
+            return False
+        return claim.trial.should_prune()
 
     def give_back(self, claim: Claim, exit: str, is_retry: bool) -> None:
         """Let the trial wait to be gone on with."""

@@ -14,9 +14,9 @@ from typing import Any
 from nala_platform.arguments import Arguments
 from nala_platform.errors import FIRST_SIGNAL, StorageError, UserError
 
-from .attempt import Attempt, Ending
+from .attempt import Attempt
 from .folder import Sweep, open_sweep
-from .outcome import FINISHED, INTERRUPTED, Outcome, facts, judge, values
+from .outcome import FINISHED, INTERRUPTED, KILLED, Outcome, facts, judge, values
 from .owner import HEARTBEAT
 from .slots import slot
 from .storage import quiet
@@ -69,13 +69,16 @@ class Worker:
         attempt = Attempt(self._words(claim), log, objective if objective.startswith("val/") else "", environment)
         limit = self.plan.trial_timeout_s
         ending = attempt.follow(
-            report=lambda said: (
-                not self.trials.is_ours(claim) or self.trials.report(claim, said["step"], said["value"])
-            ),
+            report=lambda said: not self.trials.is_ours(claim) or self._report(claim, said),
             tick=lambda: self._tick(claim),
             seconds=None if limit is None else max(0.0, limit - claim.seconds),
+            grace=self.plan.stop_timeout_s,
         )
-        self._close(claim, ending, log)
+        outcome = judge(ending, log)
+        self._close(claim, self._told_of_stuck(claim, outcome, attempt) if attempt.was_stuck else outcome)
+
+    def _report(self, claim: Claim, said: dict[str, Any]) -> bool:
+        return self.trials.report(claim, said["step"], said["value"], self.plan.warmup.end(said))
 
     def _words(self, claim: Claim) -> list[str]:
         return [
@@ -91,8 +94,16 @@ class Worker:
             self._last_beat = time.monotonic()
         return bool(self.stopped_by)
 
-    def _close(self, claim: Claim, ending: Ending, log: Path) -> None:
-        outcome = judge(ending, log)
+    def _told_of_stuck(self, claim: Claim, outcome: Outcome, attempt: Attempt) -> Outcome:
+        """Say that a process had to be killed; what it had done before counts."""
+        after = "its work was done" if attempt.is_done else "it was told to end"
+        reason = f"the process was still there {self.plan.stop_timeout_s:g} s after {after}, and was killed"
+        print(f"nala: trial {claim.number}: {reason}; the sweep goes on", file=sys.stderr, flush=True)
+        if attempt.is_done and outcome.name == KILLED:
+            outcome = Outcome(FINISHED, outcome.exit)
+        return outcome._replace(reason="; ".join(filter(None, (outcome.reason, reason))))
+
+    def _close(self, claim: Claim, outcome: Outcome) -> None:
         if not self.trials.is_ours(claim):
             print(f"nala: trial {claim.number} was taken over by another worker, and is left to it", file=sys.stderr)
         elif outcome.name == INTERRUPTED:

@@ -79,3 +79,82 @@ time.sleep(600)
     child = Path(f"/proc/{(tmp_path / 'child').read_text()}/stat")
     time.sleep(0.3)
     assert not child.exists() or child.read_text().rpartition(")")[2].split()[0] in "ZX"
+
+
+def attend(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str, **how):
+    """The attempt of a run that does ``code``, and its ending; a second is granted to it."""
+    run = folder / "run"
+    run.write_text(RUN.format(python=sys.executable) + code)
+    run.chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", str(run))
+        patch.chdir(folder)
+        started = Attempt(["fit"], folder / "log", "val/x", {})
+    defaults = {"report": lambda said: False, "tick": lambda: False, "seconds": None, "grace": 1.0}
+    return started, started.follow(**{**defaults, **how})
+
+
+def is_gone(pid: int) -> bool:
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+HANG = """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if (child := os.fork()) == 0:
+    time.sleep(600)
+open("child", "w").write(str(child))
+time.sleep(600)
+"""
+
+
+def test_a_pruned_run_that_hangs_in_its_teardown_is_killed_with_its_whole_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It is pruned all the same, and shows signs of life until then."""
+    ticks: list[float] = []
+    attempt, ending = attend(
+        *(tmp_path, monkeypatch, f"assert ask(1) == b'stop\\n'{HANG}"),
+        report=lambda said: True,
+        tick=lambda: bool(ticks.append(0.0)),
+    )
+    assert ending == (-signal.SIGKILL, True, False, False) and attempt.was_stuck and not attempt.is_done
+    assert ticks and is_gone(int((tmp_path / "child").read_text()))
+
+
+def test_a_run_that_hangs_after_its_work_is_killed_and_known_to_be_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    code = """os.write(reports, b'{"done": true}' + bytes([10]))"""
+    attempt, ending = attend(tmp_path, monkeypatch, code + HANG)
+    assert ending == (-signal.SIGKILL, False, False, False) and attempt.was_stuck and attempt.is_done
+    attempt, ending = attend(tmp_path, monkeypatch, code)
+    assert ending == (0, False, False, False) and not attempt.was_stuck and attempt.is_done
+
+
+def test_a_stopped_run_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    attempt, ending = attend(tmp_path, monkeypatch, HANG, tick=lambda: (tmp_path / "child").exists())
+    assert ending == (-signal.SIGKILL, False, False, True) and attempt.was_stuck
+
+
+def test_a_process_that_not_even_a_kill_ends_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As one whose disk does not answer: the wait for it ends too."""
+    monkeypatch.setattr(Attempt, "_signal", lambda self, number: None)
+    attempt, ending = attend(tmp_path, monkeypatch, HANG, seconds=0.0, grace=0.2)
+    assert ending == (-signal.SIGKILL, False, True, False) and attempt.was_stuck
+    os.killpg(attempt.process.pid, signal.SIGKILL)
+
+
+def test_a_worker_that_cannot_go_on_leaves_no_run_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def broken(said: dict) -> bool:
+        raise OSError("the storage is gone")
+
+    with pytest.raises(OSError, match="the storage is gone"):
+        attend(tmp_path, monkeypatch, f"open('child', 'w').write(str(os.getpid())); ask(1){HANG}", report=broken)
+    assert is_gone(int((tmp_path / "child").read_text()))

@@ -41,7 +41,7 @@ def test_what_is_typed_beats_the_file_and_comes_behind_its_words(tmp_path: Path)
     options = Namespace(task="lm", n_trials=7, seed=None, devices_per_trial=2, trial_timeout=1.5, workers=9)
     found = read_plan(path, ["--trainer.max_epochs", "1"], options)
     assert (found.task, found.n_trials, found.seed, found.devices_per_trial) == ("lm", 7, 3, 2)
-    assert found.trial_timeout_s == 1.5 and found.max_retries == 3
+    assert found.trial_timeout_s == 1.5 and found.max_retries == 3 and found.stop_timeout_s == 60
     assert found.overrides == ("--config", "smoke", "--trainer.max_epochs", "1")
     assert found.title == "my"
 
@@ -84,11 +84,56 @@ def test_the_best_checkpoint_of_a_trial_is_chosen_by_the_objective():
     assert plan(objectives=["val/top1", "parameters"]).overrides == plan(objectives=["gmacs"]).overrides == ()
 
 
+@pytest.mark.parametrize(
+    ("objective", "typed", "added"),
+    [
+        ({"metric": "val/top1", "direction": "minimize"}, [], ["--checkpoint.mode=min"]),
+        ({"metric": "val/top1", "direction": "minimize", "value": "last"}, [], ["--checkpoint.mode=min"]),
+        ({"metric": "val/top1", "direction": "maximize"}, [], []),
+        ({"metric": "val/loss"}, [], ["--checkpoint.monitor=val/loss", "--checkpoint.mode=min"]),
+        ("val/loss", ["--checkpoint.monitor=val/loss"], ["--checkpoint.mode=min"]),
+        (None, ["--checkpoint.monitor", "val/loss"], ["--checkpoint.mode=min"]),
+        ({"metric": "val/top5", "direction": "max"}, ["--checkpoint.mode=max"], ["--checkpoint.monitor=val/top5"]),
+        ({"metric": "val/top1", "direction": "min"}, ["--checkpoint.mode=min"], []),
+        (["parameters"], [], []),
+        ([{"metric": "val/top1", "direction": "min"}, "gmacs"], [], ["--checkpoint.mode=min"]),
+    ],
+)
+def test_the_best_checkpoint_follows_the_direction_of_the_first_objective(objective, typed, added, tmp_path: Path):
+    found = plan(objectives=objective, overrides=typed)
+    assert found.overrides == (*typed, *added)
+    assert Plan.from_yaml(found.to_yaml()) == found
+    path = write(tmp_path, yaml.safe_dump({**STUDY, "objectives": objective, "overrides": typed}))
+    assert read_plan(path).overrides == found.overrides
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"objectives": {"metric": "val/top1", "direction": "min"}, "overrides": ["--checkpoint.mode=max"]},
+            "my.yaml: the objective is to minimize val/top1, but --checkpoint.mode max keeps the worst checkpoint of "
+            "each trial by it: leave --checkpoint.mode away, or make it min",
+        ),
+        (
+            {"space": {"checkpoint.mode": {"categorical": ["min", "max"]}}},
+            "my.yaml: space.checkpoint.mode: the first objective decides which checkpoint is best: take it out",
+        ),
+    ],
+)
+def test_a_study_whose_trials_would_keep_the_worst_checkpoint_is_refused(settings, message: str, tmp_path: Path):
+    path = write(tmp_path, yaml.safe_dump({**STUDY, **settings}))
+    with pytest.raises(UserError) as raised:
+        read_plan(path)
+    assert str(raised.value).replace(str(tmp_path) + "/", "") == message
+    assert Plan.from_dict({**STUDY, **settings}).n_trials == 5  # one that has begun can still be looked at
+
+
 def test_what_may_change_and_what_not():
     """S9."""
     found = plan()
     free = {"n_trials": 50, "trial_timeout_s": 5, "max_retries": 0, "devices_per_trial": 1, "title": "x", "seed": 4,
-            "sampler": "RandomSampler", "pruner": None}  # fmt: skip
+            "stop_timeout_s": 7, "sampler": "RandomSampler", "pruner": None}  # fmt: skip
     assert found.differences(plan(**free)) == []
     assert found.differences(plan(task="lm", overrides=["--config", "smoke"])) == [
         "task: cls in the sweep, lm was asked for",
@@ -120,6 +165,7 @@ def test_another_number_of_trials():
         ({"n_trials": "many"}, "n_trials needs a whole number, got 'many'"),
         ({"seed": -1}, "seed must be 0 or more, got -1"),
         ({"trial_timeout_s": 0}, "trial_timeout_s must be above 0"),
+        ({"stop_timeout_s": 0}, "stop_timeout_s must be above 0"),
         ({"overrides": {"trainer.max_epochs": 3}}, "overrides is a list of words as typed"),
         ({"overrides": ["--folder", "x"]}, "--folder cannot go to the trials of a sweep"),
         (

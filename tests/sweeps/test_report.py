@@ -1,9 +1,11 @@
 """The report of a sweep: what its pictures show, and that any study has one."""
 
 import base64
+import csv
 import math
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from html.parser import HTMLParser
 from io import BytesIO
@@ -22,11 +24,12 @@ from made import (
     mechanisms_study,
 )
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from nala_platform.sweeps import charts, landscape
+from nala_platform.sweeps import charts, landscape, results
 from nala_platform.sweeps.report import CHARTS, write_report
-from nala_platform.sweeps.results import read_results
+from nala_platform.sweeps.results import pareto_front, read_results
+from nala_platform.sweeps.space import Space
 from optuna.study import Study
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 from PIL import Image
 
 VOID = {"meta", "link", "img", "br"}
@@ -253,3 +256,63 @@ def test_a_learning_rate_has_a_logarithmic_axis(tmp_path: Path):
     lines = [line for line in figure.axes[0].lines if len(line.get_xdata()) == len(labels)]
     heights = [line.get_ydata()[place] for line in lines]
     np.testing.assert_allclose(heights, (rates - rates.min()) / np.ptp(rates), atol=1e-9)
+
+
+def test_the_work_of_a_report_grows_with_the_number_of_trials_and_not_with_its_square(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Counted: each trial's settings are worked out once, its file is read once, and no two trials are compared."""
+    counts: Counter[str] = Counter()
+
+    def counted(owner: object, name: str) -> None:
+        call = getattr(owner, name)
+
+        def wrapped(*arguments: object, **options: object) -> object:
+            counts[name] += 1
+            return call(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, wrapped)
+
+    studies = {make.__name__: make(tmp_path / make.__name__, trials=60) for make in (alpha_study, front_study)}
+    counted(Space, "values")
+    counted(results, "finished")
+    counted(results, "pareto_front")
+    counted(csv, "DictReader")
+    counted(FrozenTrial, "__eq__")
+    for name, study in studies.items():
+        write_report(study, tmp_path / name)
+    assert counts["values"] <= 2 * 60 and counts["DictReader"] <= 2 * 60
+    assert counts["__eq__"] == 0 and counts["finished"] <= 2 * 3 and counts["pareto_front"] == 2
+
+
+@pytest.mark.parametrize("objectives", [1, 2])
+def test_a_front_is_found_by_sorting(objectives: int):
+    """Counted: comparisons of values, of points on a front, which is the worst case."""
+    counts: Counter[str] = Counter()
+
+    class Value(float):
+        def __lt__(self, other: float) -> bool:
+            counts["comparisons"] += 1
+            return float(self) < float(other)
+
+        def __le__(self, other: float) -> bool:
+            counts["comparisons"] += 1
+            return float(self) <= float(other)
+
+    number = 1024
+    order = np.random.default_rng(0).permutation(number)
+    points = [(Value(place), Value(-place))[:objectives] for place in order]
+    assert len(pareto_front(points)) == (1 if objectives == 1 else number)
+    assert counts["comparisons"] < 3 * number * math.log2(number)
+
+
+@pytest.mark.parametrize("objectives", [1, 2, 3, 4])
+def test_a_front_is_what_no_other_dominates(objectives: int):
+    random = np.random.default_rng(objectives)
+    points = [tuple(map(float, random.integers(0, 5, objectives))) for _ in range(200)]
+    expected = {
+        one
+        for one in points
+        if not any(other != one and all(a <= b for a, b in zip(other, one, strict=True)) for other in points)
+    }
+    assert pareto_front(points) == expected

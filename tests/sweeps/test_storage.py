@@ -1,7 +1,9 @@
 """The study's storage under processes that die: locks go with them, half a line is cut, nothing told is lost."""
 
 import contextlib
+import fcntl
 import json
+import os
 import select
 import sqlite3
 import subprocess
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import optuna
 import pytest
-from nala_platform.sweeps import patience
+from nala_platform.sweeps import patience, waiting
 from nala_platform.sweeps.owner import is_alive, me
 from nala_platform.sweeps.slots import devices, shares, slot
 from nala_platform.sweeps.storage import JOURNAL, exclusive, open_storage, quiet, settled
@@ -99,6 +101,48 @@ def test_a_lock_goes_with_its_holder(tmp_path: Path):
     assert waiter.stdout.readline() == "in\n"
     waiter.kill()
     with exclusive(open_storage(tmp_path, None), tmp_path, "s"):
+        pass
+
+
+def test_a_wait_for_a_lock_says_for_whom_and_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(waiting, "LIMIT", 0.5)
+    monkeypatch.setattr(waiting, "NOTICE", 0.1)
+    made = study(tmp_path)
+    other = child(HOLDER, str(tmp_path))
+    assert other.stdout.readline() == "in\n"
+    with pytest.raises(StorageError) as caught, exclusive(open_storage(tmp_path, None), tmp_path, "s"):
+        pass
+    assert f"{tmp_path / 'sweep.lock'} has been locked by process {other.pid} for " in str(caught.value)
+    assert "\n" not in str(caught.value)
+    said = capsys.readouterr().err
+    assert said.startswith(f"nala: waiting for process {other.pid}, which holds the lock on {tmp_path / 'sweep.lock'}")
+    assert said.count("\n") == 1
+    other.kill()
+    other.wait()
+    journal = os.open(tmp_path / JOURNAL, os.O_RDWR)
+    fcntl.flock(journal, fcntl.LOCK_EX)
+    with pytest.raises(StorageError, match=f"journal.log has been locked by process {os.getpid()} for "):
+        made.add_trial(optuna.trial.create_trial(value=1.0))
+    reader = optuna.load_study(study_name="s", storage=open_storage(tmp_path, None))
+    assert len(reader.trials) == 0  # to read takes no lock
+    os.close(journal)
+    made.add_trial(optuna.trial.create_trial(value=1.0))
+
+
+def test_a_wait_for_the_lock_in_a_database_ends(postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(waiting, "LIMIT", 0.5)
+    one, two = open_storage(tmp_path, postgres), open_storage(tmp_path, postgres)
+    with exclusive(one, tmp_path, "s"):
+        with (
+            pytest.raises(StorageError, match="the study in the database has been locked by another process"),
+            exclusive(two, tmp_path, "s"),
+        ):
+            pass
+        with exclusive(two, tmp_path, "another study"):
+            pass
+    with exclusive(two, tmp_path, "s"):
         pass
 
 

@@ -1,5 +1,6 @@
 """Trials as work to be shared out: each claimed once, gone on with when its owner dies, n is n."""
 
+import fcntl
 import math
 import os
 import signal
@@ -8,18 +9,19 @@ import sys
 import time
 from pathlib import Path
 
+import optuna
 import pytest
-from nala_platform.sweeps import command
+from nala_platform.sweeps import command, waiting
 from nala_platform.sweeps.attempt import Ending
 from nala_platform.sweeps.folder import begin, open_sweep
 from nala_platform.sweeps.objective import Objective
 from nala_platform.sweeps.outcome import OUTCOMES, judge, values
 from nala_platform.sweeps.owner import me
 from nala_platform.sweeps.plan import Plan
-from nala_platform.sweeps.storage import quiet
+from nala_platform.sweeps.storage import exclusive, quiet
 from optuna.trial import TrialState
 
-from nala_platform.errors import ExitCode, UserError
+from nala_platform.errors import ExitCode, StorageError, UserError
 
 quiet()
 SETTINGS = {
@@ -48,7 +50,7 @@ CLAIMER = """
 import sys, time
 from pathlib import Path
 from nala_platform.sweeps.folder import open_sweep
-from nala_platform.sweeps.storage import quiet
+from nala_platform.sweeps.storage import exclusive, quiet
 quiet()
 trials = open_sweep(Path(sys.argv[1])).trials()
 while claim := trials.claim():
@@ -286,3 +288,94 @@ def test_workers_that_can_never_work_end_the_sweep(tmp_path: Path, monkeypatch: 
         conductor.trials.provide(3)
         while True:
             conductor._man(conductor.trials.own())
+
+
+def test_a_sweep_is_looked_at_while_another_process_holds_its_locks(
+    where, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """`nala sweep status` and `doctor` wait for nobody; `doctor --repair` says for whom it waits, and not for ever."""
+    made = sweep(where, n_trials=2)
+    made.trials().provide(1)
+    trials = made.trials()
+    monkeypatch.setattr(waiting, "LIMIT", 0.5)
+    monkeypatch.setattr(waiting, "NOTICE", 0.1)
+    with exclusive(trials.storage, made.folder, made.name), (made.folder / "journal.log").open("ab") as journal:
+        if where[1] is None:
+            fcntl.flock(journal, fcntl.LOCK_EX)
+            journal.write(b'{"half a l')
+            journal.flush()
+        command.main(["status", str(made.folder)])
+        assert "0 of 2 trials finished, 1 waiting" in capsys.readouterr().out
+        command.main(["doctor", str(made.folder)])
+        said = capsys.readouterr().out
+        assert "1 of 2 trials were never made" in said
+        if where[1] is None:
+            assert f"ends in half a line, and process {os.getpid()} holds its lock: look again" in said
+        with pytest.raises(StorageError, match="has been locked by "):
+            command.main(["doctor", str(made.folder), "--repair"])
+        assert "nala: waiting for " in capsys.readouterr().err
+    command.main(["doctor", str(made.folder), "--repair"])
+    assert len(made.trials().all()) == 2
+
+
+def reach(step: int, warmup: int, height: float) -> float:
+    """A closed form of a score: the integral of a learning rate that warms up linearly, saturating at ``height``."""
+    area = step**2 / (2 * warmup) if step < warmup else step - warmup / 2
+    return height * (1.0 - math.exp(-area / 10))
+
+
+def simulated(folder: Path, is_told: bool) -> list[optuna.trial.FrozenTrial]:
+    """A study in which a long warm-up ends highest and begins lowest, each trial 100 steps, judged every fifth."""
+    space = {"model.schedule.warmup": {"float": {"low": 0.0, "high": 0.4}}}
+    plan = Plan.from_dict({"task": "cls", "n_trials": 30, "space": space, "sampler": "RandomSampler"})
+    trials = begin(folder, "s", None, plan).trials()
+    trials.provide(plan.n_trials)
+    while claim := trials.claim():
+        share = claim.values["model.schedule.warmup"]
+        warmup, is_pruned = max(1, round(100 * share)), False
+        for step in range(5, 101, 5):
+            said = {"total_steps": 100, "steps_per_epoch": 5, "warmup_steps": warmup}
+            score = reach(step, warmup, 0.7 + 0.5 * share)
+            is_pruned = trials.report(claim, step, score, plan.warmup.end(said) if is_told else 0.0)
+            if is_pruned:
+                break
+        trials.finish(claim, "pruned" if is_pruned else "finished", "", None if is_pruned else [score])
+    return trials.all()
+
+
+def test_a_long_warm_up_can_win(tmp_path: Path):
+    """The default pruner judges nobody before the longest warm-up of the space has ended; after it, it prunes."""
+    found = simulated(tmp_path / "told", is_told=True)
+    shares = [trial.params["model.schedule.warmup"] for trial in found]
+    best = max((trial for trial in found if trial.state == TrialState.COMPLETE), key=lambda trial: trial.value)
+    assert best.params["model.schedule.warmup"] == max(shares) > 0.38
+    pruned = [trial for trial in found if trial.state == TrialState.PRUNED]
+    assert len(pruned) > 5 and all(max(trial.intermediate_values) > 40 for trial in pruned)
+    assert all(trial.params["model.schedule.warmup"] < 0.3 for trial in pruned)
+    # without it, all those that would have ended highest are pruned; the first five, with which to compare, never are
+    untold = [trial for trial in simulated(tmp_path / "untold", is_told=False) if trial.number >= 5]
+    long = [trial for trial in untold if trial.params["model.schedule.warmup"] > 0.3]
+    assert len(long) > 3 and {trial.state for trial in long} == {TrialState.PRUNED}
+
+
+@pytest.mark.parametrize("name", ["MedianPruner", "SuccessiveHalvingPruner", "HyperbandPruner", "PercentilePruner"])
+def test_no_pruner_of_the_user_s_judges_inside_the_warm_up(name: str, tmp_path: Path):
+    options = {"PercentilePruner": {"percentile": 10.0, "n_startup_trials": 0}, "MedianPruner": {"n_startup_trials": 0}}
+    pruner = {"class_path": name, "init_args": options.get(name, {"min_resource": 1})}
+    trials = sweep((tmp_path, None), pruner=pruner, n_trials=12).trials()
+    trials.provide(12)
+    pruned = []
+    while claim := trials.claim():
+        for step in (1, 2, 4, 8):
+            if trials.report(claim, step, 1.0 / (1 + claim.number), warmup_end=4):
+                pruned.append(step)
+                break
+        trials.finish(claim, "pruned" if pruned else "finished", "", [0.5])
+    assert set(pruned) == {8}
+
+
+def test_where_the_end_of_the_warm_up_is_not_known_nothing_is_pruned(where):
+    trials = sweep(where, pruner={"class_path": "ThresholdPruner", "init_args": {"lower": 1.0}}).trials()
+    trials.provide(1)
+    claim = trials.claim()
+    assert not trials.report(claim, 10**9, 0.5, warmup_end=None) and trials.report(claim, 10**9 + 1, 0.5)
