@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ from nala_platform.parser import Parser
 from nala_platform.resumption import Resumption
 from nala_platform.runs.checkpoint_file import CheckpointFile
 from nala_platform.runs.lock import RunLock
+from nala_platform.setting_checks import check_backend, check_settings, refuse_what_a_run_decides
+from nala_platform.setting_errors import components, refuse_null
 
 # The processes that Lightning starts for DDP run this same command; they find the first one's folder here.
 FOLDER_VARIABLE = "NALA_RUN_FOLDER"
@@ -132,6 +134,7 @@ class Experiment(LightningCLI):
             self.resumption.settle(config, self._parser(name).dump(config, skip_none=False))
         elif config.reset:
             raise UserError("--reset says what begins anew in a run that is resumed: add --resume RUN")
+        check_settings(config, name)
 
     def _parse_ckpt_path(self) -> None:
         # LightningCLI would let the hyper-parameters in a checkpoint override, unsaid, what was typed.
@@ -141,10 +144,20 @@ class Experiment(LightningCLI):
         if path and path not in ("best", "last", "hpc", "registry") and not Path(path).is_file():
             raise UserError(f"no checkpoint at {path}: give --ckpt_path the path of a .ckpt file")
 
+    def instantiate_classes(self) -> None:
+        """Build what is configured."""
+        with self._translated():
+            refuse_null(components(self.config[str(self.subcommand)]))
+            super().instantiate_classes()
+
+    def _translated(self) -> AbstractContextManager[None]:
+        config = self.config[str(self.subcommand)]
+        return translated(config.ckpt_path, config)
+
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Make the trainer, its log and the callbacks that every run has."""
         settings = self.config_init[str(self.subcommand)]
-        _refuse_what_a_run_decides(settings.trainer)
+        refuse_what_a_run_decides(settings.trainer)
         self.folder = self._make_folder(settings)
         try:
             return self._make_trainer(settings)
@@ -206,14 +219,15 @@ class Experiment(LightningCLI):
             self.resumption.tidy()
             self.resumption.tell()
         try:
-            with self.stop.listening() if subcommand == "fit" else nullcontext(), self.group.together():
+            listening = self.stop.listening() if subcommand == "fit" else nullcontext()
+            with self._translated(), listening, self.group.together():
                 super()._run_subcommand(subcommand)
         except SystemExit as error:  # Lightning leaves so after Ctrl-C
             if self.trainer.interrupted:
                 raise KeyboardInterrupt from error
             raise
-        except BaseException:
-            self._discard_empty_folder()
+        except BaseException as error:
+            self._discard_empty_folder(isinstance(error, UserError))
             raise
 
     def _write_config(self) -> None:
@@ -223,11 +237,13 @@ class Experiment(LightningCLI):
             config = self._parser(str(self.subcommand)).dump(settings, skip_none=False)
             runs.write_atomic(self.folder / runs.CONFIG, config)
 
-    def _discard_empty_folder(self) -> None:
+    def _discard_empty_folder(self, is_mistake: bool = False) -> None:
+        """Remove a folder with nothing to resume from; with its log where a mistake in the settings ended the run."""
+        empty = {runs.CONFIG, runs.LOCK} | ({runs.METRICS} if is_mistake else set())
         if (
             self.resumption is None
             and rank_zero_only.rank == 0
-            and {path.name for path in self.folder.iterdir()} <= {runs.CONFIG, runs.LOCK}
+            and {path.name for path in self.folder.iterdir()} <= empty
         ):
             shutil.rmtree(self.folder)
 
@@ -235,6 +251,7 @@ class Experiment(LightningCLI):
         """Say what will run; compile it if asked to."""
         network = getattr(self.model, "network", self.model)
         if self.config.fit.compile is not None:
+            check_backend(self.config.fit.compile)
             network.compile(backend=self.config.fit.compile)  # in place: its weights keep their names
         size = sum(parameter.numel() for parameter in network.parameters())
         if rank_zero_only.rank == 0:
@@ -248,24 +265,15 @@ class Experiment(LightningCLI):
     def after_fit(self) -> None:
         """Score the test split at the best checkpoint."""
         best = Path(self.trainer.default_root_dir) / runs.CHECKPOINTS / runs.BEST  # which all processes agree on
-        if getattr(self.trainer, "fast_dev_run", False):
+        if getattr(self.trainer, "fast_dev_run", False) or self.trainer.limit_test_batches == 0:
             return
         if not best.is_file():
             raise UserError(
-                "no step was trained: raise --trainer.max_epochs, --trainer.max_steps or --trainer.max_time"
+                "no step was trained before --trainer.max_time was over: raise it"
+                if self.config.fit.trainer.max_time is not None
+                else "no step was trained: raise --trainer.max_epochs or --trainer.max_steps"
             )
         self.trainer.test(self.model, datamodule=self.datamodule, ckpt_path=str(best), weights_only=True, verbose=False)
-
-
-def _refuse_what_a_run_decides(trainer: Namespace) -> None:
-    for key, value, mend in (
-        ("barebones", True, "it turns off the checkpoints and logs that a run consists of"),
-        ("enable_checkpointing", False, "a run always keeps its checkpoints"),
-    ):
-        if trainer.get(key) is value:
-            raise UserError(f"--trainer.{key} {str(value).lower()} cannot be used here: {mend}")
-    if trainer.get("default_root_dir") is not None:
-        raise UserError("--trainer.default_root_dir cannot be used here: --runs_dir says where run folders are made")
 
 
 def _make_paths_absolute(data: Namespace) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
+from jsonargparse import Namespace
 
-from nala_platform.errors import ExhaustedError, StorageError, UserError
+from nala_platform.errors import ExhaustedError, NalaError, StorageError, UserError
+from nala_platform.setting_errors import chain, components, explain_setting
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 _CPU_EXHAUSTED = "DefaultCPUAllocator: can't allocate memory"  # torch raises a plain RuntimeError for it
@@ -22,15 +23,16 @@ _WANTS_A_GPU = {  # in the words of Lightning and torch
 
 
 @contextmanager
-def translated(checkpoint: str | None = None) -> Iterator[None]:
+def translated(checkpoint: str | None = None, config: Namespace | None = None) -> Iterator[None]:
     """Inside, an error that means a user's mistake or a full disk is raised as the one of ours that says so.
 
     Args:
         checkpoint: the file that is loaded inside, if one is.
+        config: what is built and run inside.
     """
     try:
         yield
-    except StorageError:
+    except NalaError:
         raise
     except OSError as error:
         if error.errno not in _NO_ROOM:
@@ -39,32 +41,34 @@ def translated(checkpoint: str | None = None) -> Iterator[None]:
             f"cannot write {error.filename or 'to the run folder'}: {error.strerror}. What was saved before is whole: "
             "make room there, then go on with nala fit --resume"
         ) from error
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if not isinstance(error, torch.OutOfMemoryError | MemoryError) and _CPU_EXHAUSTED not in str(error):
-            if misfit := _misfit(str(error), checkpoint):
-                raise UserError(misfit) from error
-            raise
-        said = str(error).partition("\n")[0][:120] or "the system gave no more"
-        raise ExhaustedError(
-            f"out of memory ({said}): lower --data.batch_size, raise "
-            "--trainer.accumulate_grad_batches by as much, or take a smaller network or crop"
-        ) from error
-    except MisconfigurationException as error:  # Lightning's own word for a user's mistake
-        raise UserError(" ".join(str(error).split())) from error
-    except (ValueError, TypeError) as error:
-        if "Expected more than 1 value per channel" in str(error):  # BatchNorm's word for it
-            raise UserError(
-                "a training batch of one sample is too small for batch normalisation: raise --data.batch_size"
-            ) from error
-        for said, mend in _WANTS_A_GPU.items():
-            if said in str(error):
-                raise UserError(mend) from error
-        cause: BaseException | None = error  # jsonargparse wraps what a constructor raises
-        while cause is not None and not isinstance(cause, UserError):
-            cause = cause.__cause__ or cause.__context__
-        if cause is None:
-            raise
-        raise cause from None
+    except Exception as error:
+        for cause in chain(error):
+            if isinstance(cause, torch.OutOfMemoryError | MemoryError) or _CPU_EXHAUSTED in str(cause):
+                said = str(cause).partition("\n")[0][:120] or "the system gave no more"
+                raise ExhaustedError(
+                    f"out of memory ({said}): lower --data.batch_size, raise "
+                    "--trainer.accumulate_grad_batches by as much, or take a smaller network or crop"
+                ) from error
+        if text := _explained(error, checkpoint, config):
+            raise UserError(text) from error
+        for cause in chain(error):
+            if isinstance(cause, UserError):
+                raise cause from None
+        raise
+
+
+def _explained(error: Exception, checkpoint: str | None, config: Namespace | None) -> str | None:
+    """The line for an error that means a user's mistake; None: it means a bug."""
+    if isinstance(error, RuntimeError) and (misfit := _misfit(str(error), checkpoint)):
+        return misfit
+    if "Expected more than 1 value per channel" in str(error):  # BatchNorm's word for it
+        return "a training batch of one sample is too small for batch normalisation: raise --data.batch_size"
+    for said, fix in _WANTS_A_GPU.items():
+        if said in str(error):
+            return fix
+    if any(isinstance(cause, NalaError) for cause in chain(error)):
+        return None
+    return explain_setting(error, components(config) if config is not None else [])
 
 
 def _misfit(said: str, checkpoint: str | None) -> str | None:

@@ -225,6 +225,14 @@ def test_predict_writes_masks_at_the_size_of_the_pictures(nala, seg_run: Path, f
          "needs the run's length"),
         (["fit", "--task", "cls", "--config", "smoke", "--data.batch_size", "1"], "raise --data.batch_size"),
         (["fit", "--config", "smoke"], "add --task NAME"),
+        (["fit", "--task", "cls", "--config", "smoke", "--trainer.val_check_interval", "50"],
+         "trainer.val_check_interval is 50: "),
+        (["fit", "--task", "cls", "--config", "smoke", "--model.optimizer.lr", "-1"], "model.optimizer.lr is -1.0: "),
+        (["fit", "--task", "cls", "--model.network.drop_rate", "1.5"], "model.network.drop_rate is 1.5: "),
+        (["fit", "--task", "cls", "--model.label_smoothing", "null"], "model.label_smoothing is null: "),
+        (["fit", "--task", "cls", "--compile", "inducto"], "did you mean 'inductor'?"),
+        (["fit", "--task", "cls", "--trainer.max_steps", "0"], "trainer.max_steps is 0, so no step would be trained"),
+        (["fit", "--task", "cls", "--trainer.logger", "WandbLogger"], "pip install"),
         (["fit", "--task", "cls", "--checkpoint.monitor", "val/top2", "--config", "smoke"], "logs val/loss, val/top1"),
     ],
 )  # fmt: skip
@@ -297,3 +305,34 @@ def test_a_loss_that_diverges_ends_with_code_3(nala, tmp_path: Path):
         "--model.optimizer.lr", "1e30", "--trainer.gradient_clip_val", "null", code=3,
     )  # fmt: skip
     assert "lower the learning rate" in done.stderr and done.stderr.count("nala: error") == 1
+
+
+FEW = ("--trainer.max_epochs", "1", "--trainer.callbacks", "null", "--data.batch_size", "8")
+
+
+def summary_of(nala, folder: Path, *words: str) -> tuple[dict, str]:
+    """The summary of a run of few steps, and what it says on stderr."""
+    done = nala(folder, "fit", "--task", "cls", "--config", "smoke", *FEW, *words)
+    return json.loads(next((folder / "runs" / "cls").glob("*/summary.json")).read_text()), done.stderr
+
+
+def test_a_run_without_a_test_has_a_summary_of_its_last_validation(nala, tmp_path: Path):
+    summary, _ = summary_of(nala, tmp_path, "--trainer.limit_test_batches", "0")
+    assert summary["note"] == "the test split was not scored: --trainer.limit_test_batches is 0"
+    assert {"val/top1", "val/loss"} <= set(summary["metrics"]) and summary["checkpoint"] == "checkpoints/last.ckpt"
+    assert (
+        summary["best"]["score"] == summary["metrics"]["val/top1"] and summary["best"]["step"] == summary["steps"] == 3
+    )
+
+
+def test_a_best_checkpoint_that_no_validation_chose_is_said_to_be_the_last(nala, tmp_path: Path):
+    summary, said = summary_of(nala, tmp_path, "--trainer.limit_val_batches", "0")
+    note = "no validation chose best.ckpt, which is the last state: --trainer.limit_val_batches is 0"
+    assert summary["best"] == {"monitor": "val/top1", "mode": "max", "score": None, "step": 3, "note": note}
+    assert f"nala: note: {note}\n" in said and "test/top1" in summary["metrics"]
+
+
+def test_a_run_without_validation_and_test_has_a_summary(nala, tmp_path: Path):
+    nothing = ("--trainer.limit_val_batches", "0", "--trainer.limit_test_batches", "0")
+    summary, _ = summary_of(nala, tmp_path, *nothing)
+    assert summary["steps"] == 3 and summary["best"]["score"] is None and "train/loss_epoch" in summary["metrics"]

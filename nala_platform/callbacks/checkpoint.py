@@ -1,5 +1,6 @@
 """Checkpoints of a run: when one is due, which are kept, and the best model's weights alone."""
 
+import sys
 import time
 from pathlib import Path
 from typing import Any, Literal
@@ -61,7 +62,7 @@ class RunCheckpoint(Checkpoint):
         self.best: list[tuple[float, int]] = []  # (score, step), the best first
         self.stop: StopSignals | None = None
         self.folder = Path()
-        self._is_due = self._is_best = self._is_finished = False
+        self._is_due = self._is_best = self._is_finished = self._is_judged = False
         self._saved_step, self._saved_at = 0, time.monotonic()
         self._weights: dict[str, Any] = {}
 
@@ -123,8 +124,26 @@ class RunCheckpoint(Checkpoint):
         if _is_trial(trainer) or trainer.global_step == 0:
             return
         self._is_finished = True
-        self._is_best |= not self.best
+        if not self.best:
+            self._is_best = True
+            if trainer.is_global_zero:
+                print(f"nala: note: {self.choice(trainer)['note']}", file=sys.stderr)
         self._save(trainer)
+
+    def choice(self, trainer: Trainer) -> dict[str, Any]:
+        """What chose ``best.ckpt``: ``monitor``, ``mode``, ``score`` and ``step``; a ``note`` instead of a score."""
+        rule = {"monitor": self.monitor, "mode": self.mode}
+        if self.best:
+            score, step = self.best[0]
+            return {**rule, "score": score, "step": step}
+        if trainer.limit_val_batches == 0:
+            why = "--trainer.limit_val_batches is 0"
+        elif self._is_judged:
+            why = f"{self.monitor} was NaN in each validation"
+        else:
+            why = "the run ended before its first one; see --trainer.val_check_interval and check_val_every_n_epoch"
+        note = f"no validation chose {BEST}, which is the last state: {why}"
+        return {**rule, "score": None, "step": trainer.global_step, "note": note}
 
     def _agree(self, trainer: Trainer) -> tuple[int, bool]:
         """The signal and whether a checkpoint is due: of any process, so that all do the same."""
@@ -138,6 +157,7 @@ class RunCheckpoint(Checkpoint):
         return signal, is_due or is_late
 
     def _rank(self, score: float, step: int) -> None:
+        self._is_judged = True
         if score != score:  # NaN is never best
             return
         # of equal scores the earlier stays ahead

@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from nala_platform.callbacks.bad_samples import BadSamples
+from nala_platform.callbacks.checkpoint import RunCheckpoint
 from nala_platform.callbacks.costs import Costs
-from nala_platform.runs import SUMMARY, versions, write_json
+from nala_platform.runs import CHECKPOINTS, LAST, SUMMARY, versions, write_json
 
 NAMED = 200  # classes whose names stand in a summary
 
@@ -39,8 +40,15 @@ class Report(Callback):
         self._fit: dict[str, Any] = {}
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep what the fit reached, for the summary after its test."""
+        """Keep what the fit reached, for the summary after its test; write it now where no test will follow."""
         self._fit = {"epochs": trainer.current_epoch, "steps": trainer.global_step}
+        for one in _callbacks(trainer):
+            if isinstance(one, RunCheckpoint):
+                self._fit["best"] = one.choice(trainer)
+        is_trial = bool(getattr(trainer, "fast_dev_run", False))
+        # a run that was finished before has validated nothing now, and has its summary
+        if trainer.limit_test_batches == 0 and trainer.callback_metrics and not is_trial:
+            self._report(trainer, pl_module, None)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report a validation that stands alone."""
@@ -51,21 +59,26 @@ class Report(Callback):
         """Report the test."""
         self._report(trainer, pl_module, "test")
 
-    def _report(self, trainer: Trainer, pl_module: LightningModule, split: str) -> None:
+    def _report(self, trainer: Trainer, pl_module: LightningModule, split: str | None) -> None:
+        """Write and print; without a split, what is known after a fit: the scores of its last validation."""
         if not trainer.is_global_zero:
             return
+        note = {} if split else {"note": "the test split was not scored: --trainer.limit_test_batches is 0"}
+        checkpoint = trainer.ckpt_path if split else Path(trainer.default_root_dir) / CHECKPOINTS / LAST
+        split = split or "val"
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         data: Any = getattr(trainer, "datamodule", None)
         baselines = data.baselines() if split == "test" else {}
         scores = getattr(pl_module, "scores")[split]  # noqa: B009 - a Task's, not every LightningModule's
         folder = Path(trainer.default_root_dir)
         summary = {
+            **note,
             "metrics": metrics,
             "absent_classes": _absent(metrics),
             "protocol": _protocol(trainer, pl_module, data, split),
             "baselines": baselines,
             "parameters": sum(p.numel() for p in pl_module.parameters()),
-            "checkpoint": _within(trainer.ckpt_path, folder),
+            "checkpoint": _within(checkpoint, folder),
             **self._fit,
             **self.costs.found(),
             "bad_samples": next((one.found() for one in _callbacks(trainer) if isinstance(one, BadSamples)), None),
@@ -82,6 +95,8 @@ class Report(Callback):
         if absent := _absent(metrics):
             few = ", ".join(absent[:5]) + (", …" if len(absent) > 5 else "")
             console.print(f"{len(absent)} classes occur neither in truth nor in prediction and are in no mean: {few}")
+        for text in note.values():
+            console.print(text, soft_wrap=True, highlight=False)
         console.print(f"run folder: {folder}", soft_wrap=True, highlight=False)
 
 
@@ -116,7 +131,8 @@ def _protocol(trainer: Trainer, task: Any, data: Any, split: str) -> dict[str, A
     loader: Any = data.test_dataloader() if split == "test" else data.val_dataloader()
     batches = trainer.num_test_batches if split == "test" else trainer.num_val_batches
     found["items"] = len(loader.dataset)
-    found["scored"] = "all" if batches[0] == len(loader) else f"{batches[0]} of {len(loader)} batches of each process"
+    count = batches[0] if batches else 0
+    found["scored"] = "all" if count == len(loader) else f"{count} of {len(loader)} batches of each process"
     return found
 
 

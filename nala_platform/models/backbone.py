@@ -37,11 +37,15 @@ def create_backbone(
         options: those of `nala_options`.
 
     Raises:
-        UserError: an unknown name, an option that the model does not have, both sources of weights, a file that does
-            not fit.
+        UserError: an unknown name, an option that the model does not have or that is out of range, both sources of
+            weights, a file that does not fit.
     """
     if pretrained and checkpoint_path is not None:
         raise UserError("pretrained and checkpoint_path are two sources of weights: give only one of them")
+    if drop_path_rate is not None and not 0.0 <= drop_path_rate < 1.0:
+        raise UserError(f"drop_path_rate is {drop_path_rate}: it must be in [0, 1)")
+    if role.get("in_chans", 1) < 1:
+        raise UserError(f"in_chans is {role['in_chans']}: it must be 1 or more")
     own = nala_options(**options)
     make = _own(name, pretrained) if name in _OWN else _foreign(name, pretrained, own)
     model = _made(name, make, {**own, **_given(drop_path_rate=drop_path_rate), **(timm_options or {}), **role})
