@@ -52,8 +52,8 @@ class Upscaler(nn.Module):
         h = conv(x);  y = bicubic(x) + shuffle( conv( h + conv( blocks(h) ) ) )
 
     The blocks are NaLaFormer's, isotropic at stride 1: every attention sees all pixels of the image, with 2-D rotary
-    positions. The last convolution starts at zero, so an untrained network is the bicubic enlargement. The output is
-    not clipped.
+    positions. The last convolution starts at zero, so an untrained network is the bicubic enlargement and all S x S
+    pixels of a position start alike (ICNR, arXiv 1707.02937). The output is not clipped.
 
     Args:
         size: a name in `SIZES`.
@@ -98,6 +98,8 @@ class Upscaler(nn.Module):
         self.merge = nn.Conv2d(dim, dim, 3, padding=1)
         self.to_pixels = nn.Conv2d(dim, in_chans * scale**2, 3, padding=1)
         self.apply(_initialise)
+        # ICNR gives the S * S kernels that make one position's pixels the same start, so that no checkerboard is there
+        # to unlearn. Zero is such a start; a random shared kernel was 0.3 dB worse after 160 steps, and no smoother.
         nn.init.zeros_(self.to_pixels.weight)
         nn.init.zeros_(cast(Tensor, self.to_pixels.bias))
 

@@ -58,24 +58,27 @@ class GatedAttention(nn.Module):
         self.out_proj = nn.Linear(dim, dim)
         self.ln = nn.LayerNorm(dim)
         # One token through the mechanism: a wrong option stops here and not at the first batch.
-        self._attend(torch.zeros(3, 1, heads, 1, dim // heads), None, self.alpha_range)
+        token_BHND = torch.zeros(1, heads, 1, dim // heads)
+        self._attend((token_BHND, token_BHND, token_BHND), None, self.alpha_range)
         self.alpha = LearnedAlphaRange(heads, self.alpha_range) if learn_alpha else None
 
     def forward(self, x_BYXC: Tensor, rope: Rope) -> Tensor:
         """See the class; ``rope`` is ``(cos_ND, sin_ND)`` of `rotary_tables`."""
         size_BYXC = x_BYXC.shape
-        qkvg_BYX4C = self.qkvg(x_BYXC)
-        value_BYXC, gate_BYXC = qkvg_BYX4C.chunk(4, dim=-1)[2:]
+        # One split for all four: its backward is one concatenation, where views of views fill and add zeros.
+        query_BYXC, key_BYXC, value_BYXC, gate_BYXC = self.qkvg(x_BYXC).chunk(4, dim=-1)
         near_BCYX = self.lepe(value_BYXC.permute(0, 3, 1, 2))
-        qkv_3BHND = qkvg_BYX4C.view(size_BYXC[0], -1, 4, self.heads, size_BYXC[-1] // self.heads)[:, :, :3].permute(
-            2, 0, 3, 1, 4
+        query_BHND, key_BHND, value_BHND = (
+            part_BYXC.reshape(size_BYXC[0], -1, self.heads, size_BYXC[-1] // self.heads).transpose(1, 2)
+            for part_BYXC in (query_BYXC, key_BYXC, value_BYXC)
         )
-        mixed_BHND = self._attend(qkv_3BHND, rope, self.alpha() if self.alpha is not None else self.alpha_range)
+        alpha_range = self.alpha() if self.alpha is not None else self.alpha_range
+        mixed_BHND = self._attend((query_BHND, key_BHND, value_BHND), rope, alpha_range)
         mixed_BYXC = mixed_BHND.transpose(1, 2).reshape(size_BYXC) + near_BCYX.permute(0, 2, 3, 1)
         return self.out_proj(self.ln(mixed_BYXC) * nn.functional.silu(gate_BYXC))
 
-    def _attend(self, qkv_3BHND: Tensor, rope: Rope | None, alpha_range: AlphaRange) -> Tensor:
-        query_BHND, key_BHND, value_BHND = qkv_3BHND.unbind()
+    def _attend(self, heads: tuple[Tensor, Tensor, Tensor], rope: Rope | None, alpha_range: AlphaRange) -> Tensor:
+        query_BHND, key_BHND, value_BHND = heads
         return self.attention(
             query_BHND,
             key_BHND,

@@ -40,6 +40,35 @@ def test_untrained_it_is_pillows_bicubic(scale):
     torch.testing.assert_close(Upscaler(scale=scale)(stacked), expected, atol=3e-6, rtol=0)
 
 
+def phases(image_BCHW: torch.Tensor, scale: int) -> torch.Tensor:
+    """(S, S): mean over everything else of the pixels at each place of the sub-pixel grid."""
+    return image_BCHW.unflatten(-2, (-1, scale)).unflatten(-1, (-1, scale)).mean((0, 1, 2, 4))
+
+
+@pytest.mark.parametrize("scale", [2, 3, 4])
+def test_the_pixel_shuffle_starts_without_a_checkerboard(scale):
+    """As ICNR asks: the kernels of one position's S x S pixels are equal, so grey stays grey and so does its average."""
+    torch.manual_seed(0)
+    network = Upscaler(scale=scale)
+    kernels = network.to_pixels.weight.unflatten(0, (3, scale**2))
+    assert torch.equal(kernels, kernels[:, :1].expand_as(kernels))
+    grey = network(torch.full((1, 3, 12, 12), 0.3))
+    torch.testing.assert_close(grey, torch.full_like(grey, 0.3), atol=1e-6, rtol=0)
+    noise = network(torch.rand(4, 3, 40, 40))
+    spread = phases(noise, scale) - phases(noise, scale).mean()
+    assert spread.abs().max() < 0.2 / 255
+
+
+@pytest.mark.parametrize("scale", [2, 3, 4])
+def test_the_measure_of_a_checkerboard_sees_one(scale):
+    """The same pixels from kernels that start apart, as torch's own initialisation would have them."""
+    torch.manual_seed(0)
+    network = Upscaler(scale=scale)
+    network.to_pixels.reset_parameters()
+    spread = phases(network(torch.full((1, 3, 12, 12), 0.3)), scale)
+    assert (spread - spread.mean()).abs().max() > 2 / 255
+
+
 @pytest.mark.parametrize("name", list(ATTENTION))
 def test_every_pixel_of_the_input_matters_to_every_pixel_of_the_output(name):
     """No windows: the corner of the output depends on the opposite corner, which no convolution here reaches."""

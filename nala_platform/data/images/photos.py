@@ -18,7 +18,8 @@ from nala_platform.data.images.upscale_baselines import upscale_baselines
 from nala_platform.data.loader import Sample
 from nala_platform.errors import UserError
 
-# motorcycle_right shows the same scene as motorcycle_left, and is nowhere
+# The right quarter of each training photograph validates: one picture alone may rank weights the wrong way round.
+# motorcycle_right shows the same scene as motorcycle_left, and is nowhere.
 FILES: dict[Part, dict[str, tuple[str, str]]] = {
     "train": {
         "astronaut": ("skimage.data", "astronaut.png"),
@@ -30,7 +31,10 @@ FILES: dict[Part, dict[str, tuple[str, str]]] = {
         "brick": ("skimage.data", "brick.png"),
         "coins": ("skimage.data", "coins.png"),
     },
-    "val": {"china": ("sklearn.datasets.images", "china.jpg")},
+    "val": {
+        "china": ("sklearn.datasets.images", "china.jpg"),
+        "grass": ("skimage.data", "grass.png"),
+    },
     "test": {
         "chelsea": ("skimage.data", "chelsea.png"),
         "coffee": ("skimage.data", "coffee.png"),
@@ -40,16 +44,26 @@ FILES: dict[Part, dict[str, tuple[str, str]]] = {
 }
 
 
+HELD_OUT = "_held_out"  # ends the name of the part of a training photograph that validates
+UNIT = 12  # columns; a multiple of every scale, so that both parts of a photograph keep all their pixels
+
+
 @cache
 def photos() -> dict[Part, dict[str, np.ndarray]]:
-    """Thirteen photographs that scikit-image and scikit-learn bring along, by part and name: ``(H, W, 3)`` uint8 RGB.
+    """Photographs that scikit-image and scikit-learn bring along, by part and name: ``(H, W, 3)`` uint8 RGB.
 
-    Grey ones have three equal channels.
+    Training sees the left three quarters of eight photographs. Their right quarters and two more photographs are the
+    validation part; the four of the test part are shown nowhere else. Grey ones have three equal channels.
 
     Raises:
         UserError: an installation without these files.
     """
-    return {part: {name: _read(*place) for name, place in files.items()} for part, files in FILES.items()}
+    whole = {part: {name: _read(*place) for name, place in files.items()} for part, files in FILES.items()}
+    train, held_out = {}, {}
+    for name, image_HW3 in whole["train"].items():
+        border = image_HW3.shape[1] * 3 // 4 // UNIT * UNIT
+        train[name], held_out[name + HELD_OUT] = np.split(image_HW3, [border], axis=1)
+    return {"train": train, "val": {**whole["val"], **held_out}, "test": whole["test"]}
 
 
 def _read(package: str, file: str) -> np.ndarray:
@@ -63,7 +77,9 @@ def _read(package: str, file: str) -> np.ndarray:
 
 
 class PhotosData(DataModule):
-    """Photographs and their reductions by Pillow's antialiased bicubic filter: 8 to train, 1 to validate, 4 to test.
+    """Photographs and their reductions by Pillow's antialiased bicubic filter: 8 to train, 10 to validate, 4 to test.
+
+    Validation scores two photographs and the right quarters of the eight, which training does not see.
 
     Args:
         scale: S, 2, 3 or 4.
@@ -115,7 +131,8 @@ class PhotosData(DataModule):
         return {
             "data": "photos",
             "source": "scikit-image and scikit-learn's bundled photographs",
-            "split": {part: list(files) for part, files in FILES.items()},
+            "split": {part: list(images) for part, images in photos().items()},
+            "held out": "the right quarter of each training photograph, which training does not see",
             "low resolution": "Pillow bicubic, antialiased, 8 bits; pictures cropped to multiples of the scale",
             **self.views.protocol(),
         }

@@ -1,12 +1,14 @@
 """Patches and whole pictures: what they show, and that (seed, epoch, index) alone decide it."""
 
+from importlib import resources
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from nala_platform.data.images.pairs import Pair, PairItems, Patch, cropped, shrunk, turned
-from nala_platform.data.images.photos import FILES, PhotosData, photo_baselines, photos
+from nala_platform.data.images.photos import FILES, HELD_OUT, PhotosData, photo_baselines, photos
 from nala_platform.data.order import Draw
 from nala_platform.errors import UserError
 
@@ -113,17 +115,29 @@ def test_patches_are_a_function_of_seed_epoch_and_index():
     assert not torch.equal(items[Draw(0, 0)]["image"], items[Draw(1, 0)]["image"])  # two patches of one picture
 
 
-def test_the_embedded_parts_are_disjoint_and_whole():
+def test_the_embedded_parts_share_no_photograph_but_the_quarters_held_out_for_validation():
     parts = photos()
-    assert {part: list(images) for part, images in parts.items()} == {
-        part: list(files) for part, files in FILES.items()
-    }
-    assert [len(images) for images in parts.values()] == [8, 1, 4]
+    assert list(parts["train"]) == list(FILES["train"]) and list(parts["test"]) == list(FILES["test"])
+    assert list(parts["test"]) == ["chelsea", "coffee", "flower", "camera"]
+    assert list(parts["val"]) == [*FILES["val"], *(name + HELD_OUT for name in FILES["train"])]
+    assert [len(images) for images in parts.values()] == [8, 10, 4]
     contents = [image.tobytes() for images in parts.values() for image in images.values()]
-    assert len(set(contents)) == 13 and "motorcycle_right" not in str(FILES)
+    files = [place for images in FILES.values() for place in images.values()]
+    assert len(set(contents)) == 22 and len(set(files)) == 14 and "motorcycle_right" not in str(FILES)
     assert all(
         image.dtype == np.uint8 and image.shape[2] == 3 for images in parts.values() for image in images.values()
     )
+
+
+@pytest.mark.parametrize("name", list(FILES["train"]))
+def test_validation_holds_out_the_right_quarter_of_each_training_photograph(name):
+    """Both parts side by side are the file, so no pixel is in both, and none is lost to any scale between them."""
+    package, file = FILES["train"][name]
+    with Image.open(resources.files(package) / file) as image:
+        whole = np.array(image.convert("RGB"))
+    left, right = photos()["train"][name], photos()["val"][name + HELD_OUT]
+    assert np.array_equal(np.concatenate([left, right], axis=1), whole)
+    assert left.shape[1] % 12 == 0 and 0.22 < right.shape[1] / whole.shape[1] < 0.29
 
 
 def test_batches_have_the_agreed_form(tmp_path, save):
@@ -131,7 +145,8 @@ def test_batches_have_the_agreed_form(tmp_path, save):
     batch = next(iter(data.train_dataloader()))
     assert set(batch) == {"image", "target", "name"}
     assert batch["image"].shape == (4, 3, 8, 8) and batch["target"].shape == (4, 3, 32, 32)
-    [whole] = data.val_dataloader()
+    whole, *others = data.val_dataloader()
+    assert len(others) == 9
     assert whole["image"].shape == (1, 3, 106, 160) and whole["target"].shape == (1, 3, 424, 640)
     assert whole["name"] == ["china"] and whole["tile"].tolist() == [64]
     assert set(next(iter(data.predict_dataloader()))) == {"image", "name", "tile"}
@@ -184,7 +199,7 @@ def test_the_filter_finds_weights_that_made_the_picture(noise):
     ("options", "message"),
     [
         ({"scale": 1}, "data.scale is 1"),
-        ({"patch": Patch(size=200)}, "data.patch.size is 200, but x2 patches of the embedded coins have at most 151"),
+        ({"patch": Patch(size=200)}, "data.patch.size is 200, but x2 patches of the embedded coins have at most 144"),
     ],
 )
 def test_settings_that_do_not_fit_are_named(options, message):
