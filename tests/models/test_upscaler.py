@@ -47,7 +47,7 @@ def phases(image_BCHW: torch.Tensor, scale: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("scale", [2, 3, 4])
 def test_the_pixel_shuffle_starts_without_a_checkerboard(scale):
-    """As ICNR asks: the kernels of one position's S x S pixels are equal, so grey stays grey and so does its average."""
+    """As ICNR asks: the kernels of one position's S x S pixels are equal, so grey stays grey, and noise on average."""
     torch.manual_seed(0)
     network = Upscaler(scale=scale)
     kernels = network.to_pixels.weight.unflatten(0, (3, scale**2))
