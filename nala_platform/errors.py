@@ -21,6 +21,7 @@ class ExitCode(IntEnum):
     STORAGE = 4
     OUT_OF_MEMORY = 5
     PRUNED = 6
+    INCOMPLETE = 7  # predict and generate: inputs that cannot be read were skipped, the rest is written
 
 
 FIRST_SIGNAL = 128  # added to a signal's number, as shells do
@@ -83,6 +84,12 @@ class PrunedError(StoppedError):
     def __init__(self, message: str) -> None:
         super().__init__(message, 0)
         self.code = ExitCode.PRUNED
+
+
+class IncompleteError(NalaError):
+    """Some of the inputs of a prediction could not be read; those of the others are written."""
+
+    code = ExitCode.INCOMPLETE
 
 
 class GroupError(NalaError, RuntimeError):

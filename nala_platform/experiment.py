@@ -24,6 +24,7 @@ from nala_platform.callbacks.progress import progress
 from nala_platform.callbacks.report import Report
 from nala_platform.callbacks.reporter import sweep_reporter
 from nala_platform.callbacks.resume import ExactResume
+from nala_platform.callbacks.skipped import SkippedInputs
 from nala_platform.callbacks.start import OnTrainStart, SameFolder
 from nala_platform.callbacks.stop import StopSignals
 from nala_platform.data.images.image_file import MAX_IMAGE_PIXELS, set_max_image_pixels
@@ -74,7 +75,7 @@ class Experiment(LightningCLI):
     def __init__(self, words: list[str], lock: RunLock) -> None:
         self.lock = lock
         self.resumption: Resumption | None = None
-        self.stop, self.group = StopSignals(), Group()
+        self.stop, self.group, self.skipped = StopSignals(), Group(), SkippedInputs()
         dropped = DroppedKeys()
         options = {"logger": dropped.logger, "allow_abbrev": False}
         super().__init__(
@@ -183,6 +184,7 @@ class Experiment(LightningCLI):
                 callbacks.append(OnTrainStart(self._write_config))
             config["logger"] = [CSVLog(self.folder), *_listed(config["logger"])]
         else:
+            callbacks.append(self.skipped)
             config["logger"] = _listed(config["logger"]) or False
         if config["enable_progress_bar"] is not False:
             callbacks.append(progress(settings.checkpoint.monitor))
@@ -246,6 +248,10 @@ class Experiment(LightningCLI):
             and {path.name for path in self.folder.iterdir()} <= empty
         ):
             shutil.rmtree(self.folder)
+
+    def after_predict(self) -> None:
+        """Tell of inputs that were skipped, when all else is written."""
+        self.skipped.check(str(self.folder))
 
     def before_fit(self) -> None:
         """Say what will run; compile it if asked to."""

@@ -23,6 +23,7 @@ OUTCOMES = {
     ExitCode.STORAGE: ("storage", True),
     ExitCode.OUT_OF_MEMORY: ("out of memory", False),
     ExitCode.PRUNED: (PRUNED, False),
+    ExitCode.INCOMPLETE: ("incomplete", False),  # no fit ends so
 }
 _FACTS = ("parameters", "seconds_per_step", "peak_memory_bytes", "gmacs", "wall_time_s")
 

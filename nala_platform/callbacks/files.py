@@ -1,24 +1,36 @@
 """Files named after the images they are of."""
 
+from itertools import chain, count
 from pathlib import Path
 
 
-class ImageFiles:
-    """Places for the files of each predicted image that no other image's files take, within one process."""
+def take_files(folder: Path, name: str, endings: tuple[str, ...]) -> list[Path]:
+    """New, empty files of one predicted image, which no other image's files replace; their folders are made.
 
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
+    ``deep/a.jpg`` becomes ``deep/a<ending>``; with its suffix, ``deep/a.png<ending>``, where a file is there already,
+    such as that of ``deep/a.jpg``; then ``deep/a.png-2<ending>`` and so on. They are created, not looked for, so this
+    also holds between processes that predict together, and where the disk takes ``A.png`` for ``a.png``.
 
-    def take(self, folder: Path, name: str, endings: tuple[str, ...]) -> list[Path]:
-        """One path an ending, through the folders of ``name``, which are made.
+    Args:
+        folder: of the predictions.
+        name: of the image, a path below its own folder.
+        endings: of the files' names.
+    """
+    whole = folder / name
+    whole.parent.mkdir(parents=True, exist_ok=True)
+    for stem in chain((whole.with_suffix(""), whole), (f"{whole}-{number}" for number in count(2))):
+        paths = [Path(f"{stem}{ending}") for ending in endings]
+        if _create(paths):
+            return paths
+    raise AssertionError("the numbers do not end")
 
-        ``deep/a.jpg`` becomes ``deep/a<ending>``; with its suffix, ``deep/a.png<ending>``, where another image, such as
-        ``deep/a.jpg``, has taken one of those.
-        """
-        for stem in (folder / Path(name).with_suffix(""), folder / name):
-            paths = [f"{stem}{ending}" for ending in endings]
-            if not self._taken & set(paths):
-                break
-        stem.parent.mkdir(parents=True, exist_ok=True)
-        self._taken |= set(paths)
-        return [Path(path) for path in paths]
+
+def _create(paths: list[Path]) -> bool:
+    for place, path in enumerate(paths):
+        try:
+            path.open("x").close()
+        except FileExistsError:
+            for mine in paths[:place]:
+                mine.unlink()
+            return False
+    return True

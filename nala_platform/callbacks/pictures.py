@@ -27,10 +27,10 @@ def displayable(image_CHW: Tensor, mean: tuple[float, ...], std: tuple[float, ..
 
 
 def colourise(mask_HW: np.ndarray, palette: Palette) -> np.ndarray:
-    """Class indices to colours ``(H, W, 3)`` uint8; beyond the palette, at the ignored label, `ignored_colour`."""
-    colours = np.full((256, 3), ignored_colour(palette), np.uint8)
-    colours[: len(palette)] = palette
-    return colours[mask_HW]
+    """Class indices to colours ``(H, W, 3)`` uint8; `ignored_colour` where the index is of no class."""
+    colour_C3 = np.array([*palette, ignored_colour(palette)], np.uint8)
+    is_class_HW = (mask_HW >= 0) & (mask_HW < len(palette))
+    return colour_C3[np.where(is_class_HW, mask_HW, len(palette))]
 
 
 def ignored_colour(palette: Palette) -> tuple[int, int, int]:
@@ -66,7 +66,7 @@ class ClassificationPictures(Callback):
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw what was kept: half of the places for mistakes, as far as there are any."""
-        if not trainer.is_global_zero:
+        if not trainer.is_global_zero or not (self._right or self._wrong):
             return
         data: Any = getattr(trainer, "datamodule")  # noqa: B009
         wrong = self._wrong[: max(self.count // 2, self.count - len(self._right))]
@@ -133,7 +133,7 @@ class SegmentationPictures(Callback):
         grid = figure.subplots(len(samples), 4, squeeze=False, height_ratios=heights)
         for line, (image, truth, predicted) in zip(grid, samples, strict=True):
             ignored = truth == data.ignore_index
-            shown = np.where(ignored, 255, truth)
+            shown = np.where(ignored, -1, truth)  # an ignored label may be a class's number too
             wrong = np.where(((truth != predicted) & ~ignored)[..., None], (220, 20, 60), image // 3 + 100)
             pictures = (
                 image,

@@ -12,8 +12,8 @@ import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 from PIL import Image
 
-from nala_platform.callbacks.files import ImageFiles
-from nala_platform.callbacks.pictures import colourise, displayable
+from nala_platform.callbacks.files import take_files
+from nala_platform.callbacks.pictures import Palette, colourise, displayable
 from nala_platform.errors import UserError
 
 
@@ -54,8 +54,9 @@ class ClassificationCSV(Callback):
 class SegmentationPNG(Callback):
     """Writes two files an image: ``<stem>.png``, class indices with the palette, and ``<stem>_overlay.png``.
 
-    The index file is a palette PNG: a viewer shows colours, a program that opens it reads the class of each pixel.
-    `ImageFiles` tells where they lie.
+    The index file is a palette PNG: a viewer shows colours, a program that opens it reads the class of each pixel. A
+    palette has 256 colours; with more classes the index file is a grey PNG of 16 bits.
+    `take_files` tells where they lie.
 
     Args:
         opacity: of the colours over the image, in (0, 1].
@@ -64,13 +65,12 @@ class SegmentationPNG(Callback):
     def __init__(self, opacity: float = 0.5) -> None:
         super().__init__()
         self.opacity = opacity
-        self._files = ImageFiles()
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuse what a palette PNG cannot hold."""
+        """Refuse what no PNG can hold."""
         classes = len(getattr(trainer, "datamodule").palette)  # noqa: B009 - not in the Trainer's type
-        if classes > 256:
-            raise UserError(f"predictions of {classes} classes do not fit a PNG with a palette, which holds 256")
+        if classes > 65536:
+            raise UserError(f"predictions of {classes} classes do not fit a PNG of 16 bits, which holds 65536")
 
     def on_predict_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
@@ -78,13 +78,10 @@ class SegmentationPNG(Callback):
         """Write the pictures of a batch."""
         data: Any = getattr(trainer, "datamodule")  # noqa: B009
         folder = _folder(trainer)
-        flat = [channel for colour in data.palette for channel in colour]
         for name, image, mask in zip(outputs["name"], batch["image"], outputs["mask"], strict=True):
-            index_HW = mask.cpu().numpy().astype(np.uint8)
-            picture = Image.fromarray(index_HW)
-            picture.putpalette(flat)
-            index_path, overlay_path = self._files.take(folder, name, (".png", "_overlay.png"))
-            picture.save(index_path)
+            index_HW = mask.cpu().numpy()
+            index_path, overlay_path = take_files(folder, name, (".png", "_overlay.png"))
+            _index_picture(index_HW, data.palette).save(index_path)
             pixels = displayable(image, data.mean, data.std)
             blend = pixels * (1 - self.opacity) + colourise(index_HW, data.palette) * self.opacity
             Image.fromarray(blend.round().astype(np.uint8)).save(overlay_path)
@@ -93,6 +90,14 @@ class SegmentationPNG(Callback):
         """Say where the result is."""
         if trainer.is_global_zero:
             print(f"predictions: {_folder(trainer)} (a mask and an overlay an image)")
+
+
+def _index_picture(index_HW: np.ndarray, palette: Palette) -> Image.Image:
+    if len(palette) > 256:
+        return Image.fromarray(index_HW.astype(np.uint16))
+    picture = Image.fromarray(index_HW.astype(np.uint8))
+    picture.putpalette([channel for colour in palette for channel in colour])
+    return picture
 
 
 def _folder(trainer: Trainer) -> Path:

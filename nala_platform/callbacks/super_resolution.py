@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
-from nala_platform.callbacks.files import ImageFiles
+from nala_platform.callbacks.files import take_files
 from nala_platform.runs import save_figure
 from nala_platform.similarity import SuperResolutionScores
 
@@ -97,12 +97,11 @@ class SuperResolutionPictures(Callback):
 
 
 class SuperResolutionPNG(Callback):
-    """Writes ``<stem>_x<S>.png`` of each image that ``predict`` enlarges; `ImageFiles` tells where."""
+    """Writes ``<stem>_x<S>.png`` of each image that ``predict`` enlarges; `take_files` tells where."""
 
     def __init__(self) -> None:
         super().__init__()
         self._count = 0
-        self._files = ImageFiles()
 
     def on_predict_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
@@ -110,7 +109,7 @@ class SuperResolutionPNG(Callback):
         """Write the pictures of a batch."""
         for name, small, image in zip(outputs["name"], batch["image"], outputs["image"], strict=True):
             scale = image.shape[-1] // small.shape[-1]
-            [path] = self._files.take(Path(trainer.default_root_dir), name, (f"_x{scale}.png",))
+            [path] = take_files(Path(trainer.default_root_dir), name, (f"_x{scale}.png",))
             Image.fromarray(image.permute(1, 2, 0).cpu().numpy()).save(path)
             self._count += 1
 

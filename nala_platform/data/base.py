@@ -147,11 +147,11 @@ class DataModule(LightningDataModule, ABC):
         return self._in_order("test", self.eval_batch_size)
 
     def predict_dataloader(self) -> Loader:
-        """What ``predict_path`` names, or the test split; each sample once."""
+        """What ``predict_path`` names, or the test split; each sample once; bad files are skipped and named."""
         return self._in_order("predict", self.predict_batch_size, all_share=False)
 
     def _in_order(self, split: Split, batch_size: int, all_share: bool = True) -> Loader:
-        items = Guarded(self.items(split), mend="" if split == "predict" else COUNTS)
+        items = Guarded(self.items(split), mend=COUNTS, skips=split == "predict")
         return self._loader(items, EvalOrder(len(items), all_share=all_share, **self._share()), batch_size)
 
     def _share(self) -> dict[str, Any]:

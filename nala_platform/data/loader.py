@@ -7,6 +7,7 @@ Shapes: C channels, H W pixels.
 """
 
 import signal
+import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from nala_platform.errors import UserError
 Sample = dict[str, Any]
 PATIENCE = 30  # seconds
 ATTEMPTS = 16  # at another sample than a bad one
+SKIPPED = "skipped"  # of a batch of a prediction, before the loader gives it out
 BAD = "bad"  # of a training batch that has replaced samples: for each, what was wrong: strings (kind, path, text)
 
 
@@ -28,22 +30,29 @@ class Failure(NamedTuple):
     message: str
 
 
-class Guarded(Dataset[Sample | Failure]):
+class Skipped(NamedTuple):
+    """Stands for a sample of a prediction whose file is bad."""
+
+    problem: Problem
+
+
+class Guarded(Dataset[Sample | Failure | Skipped]):
     """A data set whose `UserError` comes back as a `Failure`.
 
     Args:
         items: read by `Draw`; it has a length.
         seed: where a sample with a bad file is replaced: of the choice of another. ``None`` replaces none.
         mend: what a person can do about a bad file; the message ends with it.
+        skips: whether a sample with a bad file comes back as `Skipped` instead.
     """
 
-    def __init__(self, items: Dataset[Sample], *, seed: int | None = None, mend: str = "") -> None:
-        self.items, self.seed, self.mend = items, seed, mend
+    def __init__(self, items: Dataset[Sample], *, seed: int | None = None, mend: str = "", skips: bool = False) -> None:
+        self.items, self.seed, self.mend, self.skips = items, seed, mend, skips
 
     def __len__(self) -> int:
         return len(self.items)  # type: ignore[arg-type]
 
-    def __getitem__(self, draw: Draw | int) -> Sample | Failure:
+    def __getitem__(self, draw: Draw | int) -> Sample | Failure | Skipped:
         # plain integers come from the sequential sampler that Lightning puts in place for overfit_batches
         draw = draw if isinstance(draw, Draw) else Draw(draw, epoch=0)
         bad: list[Problem] = []
@@ -56,6 +65,8 @@ class Guarded(Dataset[Sample | Failure]):
                 return Failure(str(error))
             else:
                 return {**sample, BAD: bad} if bad else sample
+        if self.skips:
+            return Skipped(bad[0])
         return Failure(f"{bad[0]}{f' ({self.mend})' if self.mend else ''}")
 
 
@@ -67,13 +78,20 @@ def replacement(seed: int, draw: Draw, attempt: int, size: int) -> Draw:
     return draw._replace(index=sample_seed(sample_seed(seed, draw), Draw(attempt, draw.epoch)) % size)
 
 
-def collate(samples: list[Sample | Failure]) -> Sample | Failure:
-    """Stack samples to a batch; strings become a list. The first failure takes the place of the batch."""
+def collate(samples: list[Sample | Failure | Skipped]) -> Sample | Failure:
+    """Stack samples to a batch; strings become a list. The first failure takes the place of the batch.
+
+    Of skipped samples the batch tells under `SKIPPED`, a list of problems; it has nothing else where all are skipped.
+    """
     good: list[Sample] = []
     bad: list[list[tuple[str, ...]]] = []
+    skipped: list[Problem] = []
     for sample in samples:
         if isinstance(sample, Failure):
             return sample
+        if isinstance(sample, Skipped):
+            skipped.append(sample.problem)
+            continue
         if BAD in sample:
             bad.append([tuple(map(str, problem)) for problem in sample[BAD]])
         good.append({key: value for key, value in sample.items() if key != BAD})
@@ -84,8 +102,8 @@ def collate(samples: list[Sample | Failure]) -> Sample | Failure:
             f"{name} is {_text(size)} and {other_name} {_text(other_size)} (height x width): images of different sizes "
             "do not fit in one batch: set --data.eval_batch_size 1"
         )
-    batch = default_collate(good)
-    return {**batch, BAD: bad} if bad else batch
+    batch = default_collate(good) if good else {}
+    return {**batch, **({BAD: bad} if bad else {}), **({SKIPPED: skipped} if skipped else {})}
 
 
 def outlive_signals(worker: int) -> None:
@@ -100,7 +118,17 @@ def outlive_signals(worker: int) -> None:
 
 
 class Loader(DataLoader[Any]):
-    """A `DataLoader` over a `Guarded` data set that raises what failed, as the `UserError` that it was."""
+    """A `DataLoader` over a `Guarded` data set that raises what failed, as the `UserError` that it was.
+
+    Attributes:
+        skipped: the problems of the samples that were skipped; each is named on stderr too.
+    """
+
+    skipped: list[Problem]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.skipped = []
 
     def __iter__(self) -> Iterator[Sample]:  # type: ignore[override]
         batches = super().__iter__()
@@ -111,7 +139,11 @@ class Loader(DataLoader[Any]):
                     batches._shutdown_workers()  # type: ignore[attr-defined]
                     self._iterator = None
                 raise UserError(batch.message)
-            yield batch
+            for problem in batch.pop(SKIPPED, ()):
+                self.skipped.append(problem)
+                print(f"nala: warning: skipped: {problem}", file=sys.stderr, flush=True)
+            if batch:
+                yield batch
 
 
 def _text(size: tuple[int, ...]) -> str:

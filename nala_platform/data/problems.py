@@ -25,7 +25,18 @@ class Problem(NamedTuple):
     text: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.text}"
+        return f"{printable(str(self.path))}: {self.text}"
+
+
+def printable(text: str) -> str:
+    """The text in one line that any terminal takes: line breaks, and bytes of a file name that are no text, escaped.
+
+    >>> printable("a\\nb.png")
+    'a\\\\nb.png'
+    """
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
+    )
 
 
 class BadFileError(UserError):

@@ -255,6 +255,11 @@ def test_what_is_wrong_with_text(tmp_path):
     assert [Path(row["path"]).name for row in found["problems"]] == ["train.jsonl"] * 2
     assert ["line 202" in found["problems"][0]["text"], "line 203" in found["problems"][1]["text"]] == [True, True]
     assert str(root / "train.jsonl") in fixes.read_text().splitlines()
+    with (root / "val.jsonl").open("a") as file:
+        file.write('{"text": "a\\u0000b"}\n')
+    found, _ = check(*typed, tmp_path=tmp_path, code=1)
+    [nul] = [row for row in found["problems"] if row["kind"] == "NUL"]
+    assert Path(nul["path"]).name == "val.jsonl" and "line 43: text holds a NUL" in nul["text"]
 
 
 @pytest.mark.parametrize("task", ["cls", "seg", "sr", "lm"])

@@ -141,6 +141,15 @@ class Labels:
             f"ignore_index {self.ignore_index}: raise num_classes or mend the mask"
         )
 
+    def untrained(self) -> str:
+        """What to say where the ignored label takes the place of a class, as 255 does with more than 255 classes."""
+        if self.mapping or not 255 == self.ignore_index < self.num_classes:
+            return ""
+        return (
+            f"class 255 ({self.class_names[255]}) is ignored, as its number is data.labels.ignore_index: to have it "
+            "trained, store ignored pixels as 65535 and set --data.labels.ignore_index 65535 --model.ignore_index 65535"
+        )
+
     def palette(self) -> ColorMap:
         """A colour for each class: see ``colors``."""
         if self.colors:

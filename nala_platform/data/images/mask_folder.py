@@ -3,6 +3,7 @@
 Shapes: H W pixels.
 """
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,10 @@ class MaskFolderData(DataModule):
         self.predict_path = predict_path or (str(own) if own is not None and pictures_under(own) else None)
         if self.predict_path is not None:
             PictureItems(self.predict_path, self._whole)  # found out now, not after the model has been built
-        is_known = bool(self.labels.mapping) or self.labels is self.found.labels
+        if note := self.labels.untrained():
+            print(f"nala: note: {note}", file=sys.stderr)
+        # with more than 255 classes, 255 is one of them
+        is_known = bool(self.labels.mapping) or self.labels is self.found.labels or self.num_classes > 255
         self.void_is_255 = _survey(self.pairs, self.labels, refuse_255=not is_known) or is_known
 
     def items(self, split: Split) -> Dataset[Sample]:

@@ -11,6 +11,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nala_platform.data.language.encoding import NUL, not_utf8, nul_in_line, refuse_wide
 from nala_platform.data.problems import BadFileError, Problem
 from nala_platform.errors import UserError
 
@@ -61,17 +62,18 @@ def read_pieces(path: Path, reading: Reading) -> Iterator[Piece]:
     """The documents of a file. A plain text is one document; a line of JSON, or a row of parquet, is one.
 
     A document is cut behind the last end of a line in each 4096 characters, or behind 4096 where there is none; its
-    pieces, joined, are the document, whatever the format. A byte-order mark at the start of a file is no text.
+    pieces, joined, are the document, whatever the format. A byte-order mark at the start of a file is no text,
+    and neither is a NUL anywhere.
 
-    A row that is no text (no JSON, not UTF-8, no such key, null, a number) is told to ``reading.bad``; an empty text is
-    a document without text.
+    A row that is no text (no JSON, not UTF-8, with NULs, no such key, null, a number) is told to ``reading.bad``; an
+    empty text is a document without text.
 
     Args:
         path: with a suffix of `READERS`.
         reading: how.
 
     Raises:
-        BadFileError: the file as a whole is damaged, not UTF-8, or has no such column.
+        BadFileError: the file as a whole is damaged, not UTF-8, has NULs (a plain text), or has no such column.
         UserError: a package is missing.
     """
     return whole(
@@ -116,6 +118,8 @@ def plain(path: Path, reading: Reading) -> Iterator[Piece]:
 def _decoded(path: Path, reading: Reading) -> Iterator[str]:
     decoder, lines = codecs.getincrementaldecoder("utf-8-sig")(), 1
     for data in _chunks(path, reading):
+        if (place := data.find(NUL)) >= 0:
+            raise BadFileError(nul_in_line(path, lines + data.count(b"\n", 0, place)))
         yield from _decode(decoder, data, path, lines)
         lines += data.count(b"\n")
     yield from _decode(decoder, b"", path, lines)
@@ -227,6 +231,8 @@ def _text_of(row: Any, column: str) -> str:
         raise _BadRowError(
             "unreadable", f"{column} holds half a surrogate pair, which is no text: mend the row"
         ) from None
+    if "\0" in text:
+        raise _BadRowError("NUL", f"{column} holds a NUL (a character of zero), which is no text: mend the row")
     return text
 
 
@@ -237,12 +243,6 @@ def _slices(text: str) -> Iterator[str]:
 def _no_column(column: str, there: Iterable[str]) -> str:
     listed = ", ".join(list(there)[:8]) or "nothing"
     return f"no {column!r} (there: {listed}): name the column by --data.source.text_column"
-
-
-def not_utf8(path: Path, line: int) -> Problem:
-    """Bytes in a line that are no UTF-8."""
-    text = f"line {line}: bytes that are not UTF-8: convert the file, as with iconv -f LATIN1 -t UTF-8"
-    return Problem("unreadable", path, text)
 
 
 def lines(path: Path, reading: Reading) -> Iterator[bytes]:
@@ -267,7 +267,9 @@ def _chunks(path: Path, reading: Reading) -> Iterator[bytes]:
         else:
             packed = gzip.GzipFile(fileobj=file) if name.endswith(".gz") else file
             chunks = iter(lambda: packed.read(CHUNK), b"")
-        for chunk in chunks:
+        for number, chunk in enumerate(chunks):
+            if number == 0:
+                refuse_wide(path, chunk)
             reading.position = start + file.tell()
             yield chunk
 

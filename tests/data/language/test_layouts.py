@@ -115,6 +115,12 @@ def test_wikitext_that_is_not_whole_is_refused(tmp_path: Path):
     (tmp_path / "b" / "wiki.valid.raw").write_bytes(b" \n = caf\xe9 = \n")
     with pytest.raises(UserError, match=r"wiki.valid.raw: line 2: bytes that are not UTF-8"):
         data(tmp_path / "b", "wikitext_raw").items("train")
+    (tmp_path / "b" / "wiki.valid.raw").write_bytes(b" \n = caf\0 = \n")
+    with pytest.raises(UserError, match=r"wiki.valid.raw: line 2: a NUL"):
+        data(tmp_path / "b", "wikitext_raw").items("train")
+    (tmp_path / "b" / "wiki.valid.raw").write_bytes(" \n = A = \n".encode("utf-16"))
+    with pytest.raises(UserError, match=r"wiki.valid.raw: the text is in UTF-16"):
+        data(tmp_path / "b", "wikitext_raw").items("train")
 
 
 def slimpajama(root: Path) -> Path:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import zstandard
 
 from nala_platform.data.language.text_files import PIECE, Reading, read_pieces
+from nala_platform.data.problems import BadFileError
 from nala_platform.errors import UserError
 
 DOCUMENTS = ["Grüße, 日本\r\n and 🙂\u2028", "x" * 9000, "", "a line\n" * 3000, "\ufefflast"]
@@ -88,6 +90,12 @@ def test_blank_lines_between_rows_are_no_rows(tmp_path: Path):
         ("a.jsonl", b"[" * 100_000, "line 1: no valid JSON"),
         ("a.txt", b"one\ntwo\ncaf\xe9\n", "a.txt: line 3: bytes that are not UTF-8: convert the file"),
         ("a.txt", b"x" * (1 << 20) + b"\n\xe2\x82", "a.txt: line 2: bytes that are not UTF-8"),
+        ("a.txt", b"one\ntwo\nthr\0ee\n", "a.txt: line 3: a NUL"),
+        ("a.txt", b"x" * (1 << 20) + b"\n\0", "a.txt: line 2: a NUL"),
+        ("a.txt.gz", gzip.compress(b"one\n\0two"), "a.txt.gz: line 2: a NUL"),
+        ("a.txt.zst", zstandard.compress(b"one\n\0two"), "a.txt.zst: line 2: a NUL"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": "b\\u0000"}\n', "line 2: text holds a NUL"),
+        ("a.jsonl.zst", zstandard.compress(b'{"text": "b\\u0000"}\n'), "line 1: text holds a NUL"),
         ("a.jsonl.gz", b"no gzip", "a.jsonl.gz: cannot be read: Not a gzipped"),
         ("a.jsonl.gz", gzip.compress(rows(DOCUMENTS))[:-30], "a.jsonl.gz: cannot be read"),
         ("a.jsonl.zst", b"no zstd", "a.jsonl.zst: cannot be read"),
@@ -101,6 +109,37 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes, mess
     with pytest.raises(UserError, match=message) as caught:
         documents(path)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.txt.gz", "a.jsonl.zst"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
+def test_utf_16_and_32_are_named_and_the_advice_converts_them(tmp_path: Path, name: str, encoding: str):
+    """The name in the message, given to Python's decoder as iconv would be, gives the text without NULs."""
+    text = '{"text": "Smörgåsbord, naïve: a line of text"}\n' * 3
+    data = text.encode(encoding)
+    pack = {".gz": gzip.compress, ".zst": zstandard.compress}.get(Path(name).suffix, bytes)
+    (tmp_path / name).write_bytes(pack(data))
+    with pytest.raises(BadFileError, match=rf"{name}: the text is in .*, not UTF-8: .*iconv") as caught:
+        documents(tmp_path / name)
+    named = re.search(r"iconv -f (\S+) -t UTF-8", str(caught.value))
+    assert named is not None and data.decode(named[1]) == text
+
+
+def test_other_encodings_are_not_guessed(tmp_path: Path):
+    for encoding in ("cp1251", "shift_jis", "gb18030"):
+        (tmp_path / "a b.txt").write_bytes(
+            {"cp1251": "текст", "shift_jis": "文字", "gb18030": "汉字"}[encoding].encode(encoding)
+        )
+        with pytest.raises(BadFileError, match=r"iconv -f ENCODING -t UTF-8 'a b.txt'") as caught:
+            documents(tmp_path / "a b.txt")
+        assert "LATIN" not in str(caught.value)
+
+
+def test_a_nul_in_a_row_of_parquet_is_a_bad_row(tmp_path: Path):
+    path = write(tmp_path, ".parquet", ["a", "b\0", "c"])
+    with pytest.raises(BadFileError, match="row 2: text holds a NUL") as caught:
+        documents(path)
+    assert caught.value.problem.kind == "NUL"
 
 
 def test_rows_of_parquet_are_counted_over_its_groups(tmp_path: Path):

@@ -8,7 +8,8 @@ from pathlib import Path
 from nala_platform.data.base import Part
 from nala_platform.data.files import check_folder
 from nala_platform.data.language.corpus import PARTS, Texts
-from nala_platform.data.language.text_files import PIECE, Piece, Reading, cut, lines, not_utf8, parquet_rows
+from nala_platform.data.language.encoding import NUL, not_utf8, nul_in_line
+from nala_platform.data.language.text_files import PIECE, Piece, Reading, cut, lines, parquet_rows
 from nala_platform.data.problems import BadFileError, Excluded
 from nala_platform.errors import UserError
 
@@ -119,8 +120,10 @@ def _decoded(path: Path, reading: Reading) -> Iterator[str]:
 
 
 def _decode(line: bytes, path: Path, number: int) -> str:
+    if NUL in line:
+        raise BadFileError(nul_in_line(path, number))
     try:
-        return line.decode()
+        return line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise BadFileError(not_utf8(path, number)) from error
 
