@@ -204,6 +204,36 @@ def test_predict_writes_masks_at_the_size_of_the_pictures(nala, seg_run: Path, f
             assert set(np.unique(np.asarray(mask))) <= {0, 1, 2}
 
 
+@pytest.mark.parametrize("kind", ["cls", "seg"])
+def test_predict_goes_past_pictures_that_cannot_be_read(nala, cls_run: Path, seg_run: Path, folder: Path, kind: str):
+    """They are named and counted, the rest is predicted, and the exit code is 7; with none left, nothing is written."""
+    run, pictures = (cls_run if kind == "cls" else seg_run), folder / f"{kind}-some-bad"
+    pictures.mkdir()
+    for name in ("b", "d"):
+        Image.fromarray(np.full((40, 40, 3), 90, np.uint8)).save(pictures / f"{name}.png")
+    (pictures / "a.png").touch()
+    (pictures / "c.jpg").write_text("<html>404</html>")
+    before = set(run.glob("predict/*"))
+    error = nala(folder, "predict", str(run), "--data.predict_path", str(pictures), code=7).stderr
+    lines = [line for line in error.splitlines() if line.startswith("nala: ")]
+    assert ["a.png" in lines[0], "c.jpg" in lines[1], len(lines)] == [True, True, 3]
+    assert lines[2].startswith(
+        "nala: error: 2 inputs cannot be read and were skipped; the predictions of the others are"
+    )
+    [out] = set(run.glob("predict/*")) - before
+    if kind == "cls":
+        assert [row["file"] for row in csv.DictReader((out / "predictions.csv").open())] == ["b.png", "d.png"]
+    else:
+        assert {path.name for path in out.glob("*.png")} == {"b.png", "b_overlay.png", "d.png", "d_overlay.png"}
+    if kind == "seg":
+        (pictures / "b.png").unlink()
+        (pictures / "d.png").unlink()
+        before = set(run.glob("predict/*"))
+        error = nala(folder, "predict", str(run), "--data.predict_path", str(pictures), code=7).stderr
+        assert "2 inputs cannot be read and were skipped; there are no others" in error
+        assert set(run.glob("predict/*")) == before
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -80,6 +80,19 @@ def test_each_line_of_a_file_is_gone_on_with(nala, folder: Path, run: str):
     assert re.fullmatch(r"Line 1.*\n trees.*\n", out, re.DOTALL)
 
 
+def test_lines_that_cannot_be_read_are_passed_by(nala, folder: Path, run: str):
+    """They are named with their numbers, the others are gone on with, and the exit code says so."""
+    (folder / "some.txt").write_bytes(b"\xef\xbb\xbfLine 1\n\ncaf\xe9\n nul\0\n trees\xe2\x80\xa8x\r\n")
+    out, told = nala(
+        folder, "generate", run, "--prompts", "some.txt", "--new_tokens", "3", "--temperature", "0", code=7
+    )
+    assert re.fullmatch(r"Line 1.*\n trees\u2028x.*\n", out, re.DOTALL) and "nul" not in out
+    assert "some.txt: line 3: bytes that are not UTF-8" in told and "some.txt: line 4: a NUL" in told
+    assert "nala: error: 2 inputs cannot be read and were skipped" in told
+    (folder / "wide.txt").write_bytes("Line 1\n".encode("utf-16"))
+    assert "the text is in UTF-16" in nala(folder, "generate", run, "--prompts", "wide.txt", code=2)[1]
+
+
 def test_text_comes_while_it_is_written(folder: Path, run: str):
     words = [NALA, "generate", run, "--prompt", "Line 1", "--new_tokens", "3000", "--temperature", "5"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from nala_platform.check.findings import Findings
 from nala_platform.check.split import Split
-from nala_platform.data.problems import Problem
+from nala_platform.data.problems import Problem, printable
 from nala_platform.runs import write_atomic
 
 FEW = 3  # problems of a kind on the screen
@@ -47,13 +47,15 @@ def show(findings: Findings) -> None:
 def write(findings: Findings, path: Path) -> None:
     """All problems as CSV, or everything as JSON, as the suffix says."""
     if path.suffix == ".json":
-        write_atomic(path, json.dumps(findings.stated(), indent=2, ensure_ascii=False) + "\n")
+        text = json.dumps(findings.stated(), indent=2, ensure_ascii=False) + "\n"
+        # bytes of a file's name that are no text become JSON's own escapes
+        write_atomic(path, text.encode("utf-8", "backslashreplace"))
         return
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["kind", "split", "path", "text"])
     rows.writerows([problem.kind, split, problem.path, problem.text] for problem, split in findings.problems.items())
-    write_atomic(path, text.getvalue())
+    write_atomic(path, text.getvalue().encode("utf-8", "surrogateescape"))
 
 
 def write_fix_list(findings: Findings, path: Path) -> None:
@@ -63,8 +65,10 @@ def write_fix_list(findings: Findings, path: Path) -> None:
         reasons[str(problem.path.absolute())].append(f"# {problem.kind}: {problem.text}")
     lines = ["# written by nala check-data --fix-list: --data.exclude leaves these files out"]
     for name in sorted(reasons):
-        lines += [*reasons[name][:FEW], name]
-    write_atomic(path, "\n".join(lines) + "\n")
+        # a list of lines cannot name it
+        is_broken = "\n" in name or "\r" in name
+        lines += [*reasons[name][:FEW], f"# rename it to leave it out: {printable(name)}" if is_broken else name]
+    write_atomic(path, ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
 
 
 def _splits(findings: Findings) -> Table:

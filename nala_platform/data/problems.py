@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from nala_platform.data.names import composed
 from nala_platform.errors import UserError
 
 Found = TypeVar("Found")
@@ -95,6 +96,8 @@ def report(problems: Sequence[Problem]) -> None:
 class Excluded:
     """The files that the user leaves out: a path a line, absolute or below ``root``; blank lines and # are passed over.
 
+    A line that is no file's very name means the file of that name in other Unicode letters (see `names`).
+
     Args:
         exclude: the list, as ``nala check-data --fix-list`` writes it; ``None`` leaves nothing out.
         root: of the data.
@@ -105,16 +108,25 @@ class Excluded:
 
     def __init__(self, exclude: str | None, root: Path) -> None:
         self.paths: frozenset[Path] = frozenset()
+        self._others: frozenset[str] = frozenset()  # which are no file's very name
         if exclude is None:
             return
         path = Path(exclude).expanduser()
         try:
-            lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+            data = path.read_bytes()
         except FileNotFoundError as error:
             raise UserError(f"data.exclude: {path} does not exist: nala check-data --fix-list writes one") from error
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
             raise UserError(f"data.exclude: {path} cannot be read as UTF-8 text ({error})") from error
+        # a name may hold bytes that are no text, as `nala check-data --fix-list` writes it
+        lines = [line.strip() for line in data.decode("utf-8-sig", "surrogateescape").split("\n")]
         self.paths = frozenset((root / line).absolute() for line in lines if line and not line.startswith("#"))
+        others = {excluded for excluded in self.paths if not excluded.exists()}
+        if foreign := [excluded for excluded in sorted(others) if not str(excluded).isprintable()]:
+            name = printable(str(foreign[0]))
+            raise UserError(f"data.exclude: {path} cannot be read as UTF-8 text: no file is called {name}")
+        self._others = frozenset(composed(str(excluded)) for excluded in others)
 
     def __contains__(self, path: Path) -> bool:
-        return path.absolute() in self.paths
+        whole = path.absolute()
+        return whole in self.paths or (bool(self._others) and composed(str(whole)) in self._others)

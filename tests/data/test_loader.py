@@ -37,6 +37,31 @@ def test_a_users_mistake_arrives_as_one_line(workers):
     assert str(caught.value) == "x.png: the file is empty"
 
 
+class Pictures(Items):
+    """Six samples, of which some files are bad."""
+
+    def __init__(self, *bad):
+        self.bad = bad
+
+    def __getitem__(self, draw):
+        if draw.index in self.bad:
+            raise BadFileError(Problem("empty", Path(f"two\nlines{draw.index}.png"), "the file is empty"))
+        return {"image": torch.full((3, 2, 2), float(draw.index)), "name": f"n{draw.index}"}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_prediction_skips_bad_files_and_names_each(workers, capsys):
+    """Batches of what is left, in order; one without a sample left is not given out."""
+    items = Guarded(Pictures(1, 2, 3), skips=True)
+    loader = Loader(items, 2, sampler=EvalOrder(6), num_workers=workers, collate_fn=collate)
+    batches = list(loader)
+    assert [batch["name"] for batch in batches] == [["n0"], ["n4", "n5"]]
+    assert all(set(batch) == {"image", "name"} for batch in batches)
+    assert [problem.path.name for problem in loader.skipped] == [f"two\nlines{index}.png" for index in (1, 2, 3)]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"nala: warning: skipped: two\\nlines{index}.png: the file is empty" for index in (1, 2, 3)]
+
+
 def test_plain_integers_are_draws_of_epoch_0():
     items = Guarded(Items())
     assert torch.equal(items[2]["image"], items[Draw(2, epoch=0)]["image"])

@@ -6,6 +6,7 @@ from nala_platform.data.files import files_under
 from nala_platform.data.images.labels import Labels
 from nala_platform.data.images.layouts.masks import CHOOSES, Found, MaskedImage, by_name, inner_root, paired
 from nala_platform.data.images.pictures import split_folder
+from nala_platform.data.names import small_suffix
 from nala_platform.data.problems import Excluded
 from nala_platform.errors import UserError
 
@@ -54,9 +55,8 @@ def cityscapes(root: Path, excluded: Excluded) -> Found:
     """
     root = inner_root(root, "leftImg8bit", "cityscapes", "Cityscapes")
     masks = {split: files_under(split_folder(root, f"gtFine/{split}"), (".png",)) for split in ("train", "val")}
-    kinds = [
-        kind for kind in KINDS if any(path.name.endswith(_end(kind)) for paths in masks.values() for path in paths)
-    ]
+    names = [small_suffix(path.name) for paths in masks.values() for path in paths]
+    kinds = [kind for kind in KINDS if any(name.endswith(_end(kind)) for name in names)]
     if not kinds:
         raise UserError(
             f"data.root: {root / 'gtFine'} has neither {' nor '.join(f'*{_end(kind)}' for kind in KINDS)} in train and "
@@ -76,8 +76,8 @@ def _pairs(root: Path, split: str, masks: list[Path], end: str, excluded: Exclud
     folders = (split_folder(root, f"leftImg8bit/{split}"), root / "gtFine" / split)
     files = [
         by_name(
-            [path for path in paths if path.name.endswith(end)],
-            lambda path, folder=folder, end=end: path.relative_to(folder).as_posix().removesuffix(end),
+            [path for path in paths if small_suffix(path.name).endswith(end)],
+            lambda path, folder=folder, end=end: small_suffix(path.relative_to(folder).as_posix()).removesuffix(end),
             excluded,
         )
         for paths, folder, end in zip((files_under(folders[0], (".png",)), masks), folders, (IMAGE, end), strict=True)

@@ -10,6 +10,7 @@ import numpy as np
 
 from nala_platform.data.images.layouts.listing import LabelledPart, Listing, PictureFiles
 from nala_platform.data.images.pictures import SUFFIXES, split_folder
+from nala_platform.data.names import clash, composed
 from nala_platform.data.problems import Excluded, Problem, report
 from nala_platform.errors import UserError
 
@@ -38,7 +39,7 @@ def class_files(folder: Path, excluded: Excluded) -> dict[str, list[str]]:
         UserError: there are fewer than two class folders.
     """
     names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    names = [name for name in names if folder / name not in excluded]
+    names = _distinct(folder, [name for name in names if folder / name not in excluded])
     if len(names) < 2:
         packed = sorted(path.name for path in folder.glob("n*.tar"))
         raise UserError(
@@ -59,6 +60,17 @@ def class_files(folder: Path, excluded: Excluded) -> dict[str, list[str]]:
     return files
 
 
+def _distinct(folder: Path, names: list[str]) -> list[str]:
+    """Without those whose letters, composed, are another's; they are reported."""
+    first: dict[str, str] = {}
+    for name in names:
+        first.setdefault(composed(name), name)
+    twice = [name for name in names if first[composed(name)] != name]
+    texts = {name: clash(folder / first[composed(name)], folder / name) for name in twice}
+    report([Problem("same name", folder / name, text) for name, text in texts.items()])
+    return [name for name in names if name not in twice]
+
+
 def _names_under(folder: Path) -> list[str]:
     """As `pictures_under`, but strings: a million paths take half a minute and a gigabyte."""
     names: list[str] = []
@@ -75,21 +87,24 @@ def part_of(
 ) -> LabelledPart:
     """The pictures of class folders as a part; folders that train has not, or has alone, are reported.
 
+    Classes keep their names as train's folders have them; those of other splits may be in other Unicode letters.
     A class whose folder in train is excluded is left out here too; a folder that is excluded here need not be there.
     """
-    index = {name: label for label, name in enumerate(class_names)}
+    index = {composed(name): label for label, name in enumerate(class_names)}
+    there = {composed(name) for name in files}
     strange = [
         Problem("wrong label", root / split / name, "a class folder that train has not: a score would lack its class")
-        for name in sorted({*files} - {*index})
-        if root / "train" / name not in excluded
+        for name in sorted(files)
+        if composed(name) not in index and root / "train" / name not in excluded
     ]
     lacking = [
         Problem("missing", root / split / name, "train has this class folder, but it is not here")
-        for name in sorted({*index} - {*files})
-        if root / split / name not in excluded
+        for name in sorted(class_names)
+        if composed(name) not in there and root / split / name not in excluded
     ]
     report(strange + lacking)
-    known = {name: paths for name, paths in files.items() if name in index}
-    label_N = np.repeat([index[name] for name in known], [len(paths) for paths in known.values()]).astype(np.int64)
+    known = {name: paths for name, paths in files.items() if composed(name) in index}
+    labels = [index[composed(name)] for name in known]
+    label_N = np.repeat(labels, [len(paths) for paths in known.values()]).astype(np.int64)
     names = [f"{split}/{name}/{path}" for name, paths in known.items() for path in paths]
     return LabelledPart(PictureFiles(root, names), np.arange(len(names)), label_N)

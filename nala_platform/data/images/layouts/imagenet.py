@@ -19,6 +19,7 @@ from scipy.io.matlab import MatReadError
 from nala_platform.data.images.layouts.class_folders import SORTED, class_files, part_of
 from nala_platform.data.images.layouts.listing import LabelledPart, Listing, PictureFiles
 from nala_platform.data.images.pictures import pictures_under, split_folder
+from nala_platform.data.names import clash, composed
 from nala_platform.data.problems import Excluded, Problem, report
 from nala_platform.errors import UserError
 
@@ -76,9 +77,17 @@ def _flat(
     root: Path, folder: Path, truth: Mapping[str, str], class_names: tuple[str, ...], excluded: Excluded
 ) -> LabelledPart:
     """The pictures of a flat folder, by the wnid that ``truth`` tells for each name (without its suffix)."""
-    files = {path.stem: path for path in pictures_under(folder)}
-    index = {name: label for label, name in enumerate(class_names)}
-    problems, known = [], []
+    files, problems, known = dict[str, Path](), [], []
+    for path in pictures_under(folder):
+        if path in excluded:
+            files.setdefault(composed(path.stem), path)
+        elif (first := files.setdefault(composed(path.stem), path)) is not path:
+            if first in excluded:
+                files[composed(path.stem)] = path
+            else:
+                problems.append(Problem("same name", path, clash(first, path)))
+    truth = {composed(stem): composed(name) for stem, name in truth.items()}
+    index = {composed(name): label for label, name in enumerate(class_names)}
     for stem, path in files.items():
         if path in excluded:
             continue

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from nala_platform.data.files import check_folder
 from nala_platform.data.images.labels import Labels
 from nala_platform.data.images.pictures import SUFFIXES
+from nala_platform.data.names import clash, composed
 from nala_platform.data.problems import Excluded, Problem, report
 from nala_platform.errors import UserError
 
@@ -46,17 +47,16 @@ class ByName(NamedTuple):
 
 
 def by_name(paths: Iterable[Path], name: Callable[[Path], str], excluded: Excluded) -> ByName:
-    """Files by their ``name``; of two with one name the first is kept, the other reported."""
+    """Files by their ``name``, in composed letters; of two with one name the first is kept, the other reported."""
     kept: dict[str, Path] = {}
     left_out: set[str] = set()
     problems = []
     for path in paths:
-        key = name(path)
+        key = composed(name(path))
         if path in excluded:
             left_out.add(key)
         elif key in kept:
-            text = f"{kept[key].name} and {path.name} have the same name but for the suffix: keep one"
-            problems.append(Problem("unpaired", path, text))
+            problems.append(Problem("unpaired", path, clash(kept[key], path)))
         else:
             kept[key] = path
     report(problems)

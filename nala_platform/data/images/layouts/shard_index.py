@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nala_platform.data.cache import default_folder, kept, key
+from nala_platform.data.names import composed
 from nala_platform.data.problems import Excluded, Problem, report
 from nala_platform.errors import UserError
 
@@ -20,7 +21,7 @@ PICTURES = ("jpg", "jpeg", "png", "webp")
 LABEL = "cls"
 LARGE = 1 << 30  # bytes of shards together, from which on their index is kept
 _FILE = "index.npz"
-REPORTED = 2  # raised when more is: an index that was kept before knew nothing of it
+REPORTED = 3  # raised when more is: an index that was kept before knew nothing of it
 
 Member = tuple[str, int, int, int]  # name, offset, size, label of a picture
 Labelled = tuple[tarfile.TarInfo, tarfile.TarInfo]  # a picture and its label
@@ -134,7 +135,7 @@ def _pairs(path: Path) -> tuple[list[Labelled], list[Problem]]:
                 kind = kinds.get(suffix.lower())
                 if not info.isfile() or not stem or kind is None:
                     continue
-                first = kind.setdefault(f"{folder}/{stem}", info)
+                first = kind.setdefault(composed(f"{folder}/{stem}"), info)
                 if first is not info:
                     text = f"the sample has {Path(first.name).name} already: write the shard again with one of them"
                     problems.append(Problem("duplicate", path / info.name, text))

@@ -13,6 +13,7 @@ from PIL import Image
 from nala_platform.data.images.eight_bit import samples_of
 from nala_platform.data.images.image_file import opened, read_image
 from nala_platform.data.images.pictures import SUFFIXES, pictures_under
+from nala_platform.data.names import clash, composed
 from nala_platform.data.problems import BadFileError, Excluded, Problem, report
 
 SURVEYED = 4096  # pairs of a split whose headers are read before training starts; those of the others with the pixels
@@ -98,7 +99,7 @@ def _by_stem(folder: Path, end: str, depth: str, excluded: Excluded) -> dict[str
     found: dict[str, Path] = {}
     twice = []
     for path in pictures_under(folder):
-        stem = path.relative_to(folder).with_suffix("").as_posix()
+        stem = composed(path.relative_to(folder).with_suffix("").as_posix())
         if not stem.endswith(end) or (depth == "one" and path.parent != folder):
             continue
         other = found.setdefault(stem, path)
@@ -107,7 +108,8 @@ def _by_stem(folder: Path, end: str, depth: str, excluded: Excluded) -> dict[str
         if other in excluded:
             found[stem] = path
         else:
-            twice.append(Problem("same name", path, f"{other.name} has the same name but for the suffix: keep one"))
+            text = f"{other.name} has the same name but for the suffix: keep one"
+            twice.append(Problem("same name", path, text if other.stem == path.stem else clash(other, path)))
     report(twice)
     if not found:
         what = f"picture whose name ends in {end}" if end else "picture"

@@ -5,6 +5,7 @@ from pathlib import Path
 from nala_platform.data.images.labels import Labels
 from nala_platform.data.images.layouts.listed import listed_pairs, read_names
 from nala_platform.data.images.layouts.masks import CHOOSES, Found, inner_root
+from nala_platform.data.names import Lookup
 from nala_platform.data.problems import Excluded
 from nala_platform.errors import UserError
 
@@ -69,9 +70,11 @@ def _voc(root: Path, excluded: Excluded, train: str) -> Found:
             "them cannot be validated on them; take them out of the list"
         )
 
+    lookup = Lookup()
+
     def places(name: str, split: str) -> tuple[Path, Path]:
         added = root / "SegmentationClassAug" / f"{name}.png"
-        is_added = split == "train" and train != "train" and added.is_file()
+        is_added = split == "train" and train != "train" and bool(lookup.find(added))
         return root / "JPEGImages" / f"{name}.jpg", added if is_added else root / "SegmentationClass" / f"{name}.png"
 
     lists = {"train": _list(root, train), "val": _list(root, "val")}
