@@ -28,7 +28,7 @@ def take_files(folder: Path, name: str, endings: tuple[str, ...]) -> list[Path]:
 def _create(paths: list[Path]) -> bool:
     for place, path in enumerate(paths):
         try:
-            path.open("x").close()
+            path.touch(exist_ok=False)
         except FileExistsError:
             for mine in paths[:place]:
                 mine.unlink()
