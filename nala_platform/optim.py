@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -15,6 +16,7 @@ from nala_platform.errors import UserError
 # What a schedule calls the number of optimizer steps of the run, which it is given behind the optimizer: here, in torch
 # and in transformers.
 STEPS = ("total_steps", "T_max", "total_iters", "num_training_steps")
+COMPILED = "_orig_mod."  # what torch.compile(module) puts into names
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
 
 
@@ -65,6 +67,57 @@ def _listed_without_decay(network: nn.Module) -> set[str]:
             names: Any = module.no_weight_decay
             listed |= {f"{module_name}.{name}" if module_name else name for name in names()}
     return listed
+
+
+class AccumulatedGradients:
+    """The gradients of an optimizer step that is not complete yet, and how many batches they are of.
+
+    Lightning divides each batch's loss by ``accumulate_grad_batches``, also where an epoch ends before so many batches
+    are there; `average` makes up for it. In a checkpoint that is written within a step the gradients are kept, those
+    of each process.
+
+    Attributes:
+        batches: how many have been accumulated since the last step.
+    """
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self._loaded: dict[str, Any] | None = None
+
+    def average(self, optimizer: Optimizer, divisor: int) -> None:
+        """Make the sum of gradients, each already divided by ``divisor``, their mean; the next step begins."""
+        count, self.batches = self.batches or divisor, 0
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if gradients and count != divisor:
+            torch._foreach_mul_(gradients, divisor / count)  # pyright: ignore[reportPrivateImportUsage]
+
+    def state(self, module: nn.Module, divisor: int) -> dict[str, Any]:
+        """The gradients of ``module`` by parameter name, on the CPU, their count, and what each was divided by."""
+        named = ((name.replace(COMPILED, ""), parameter.grad) for name, parameter in module.named_parameters())
+        gradients = {name: gradient.detach().cpu().clone() for name, gradient in named if gradient is not None}
+        return {"batches": self.batches, "divisor": divisor, "gradients": gradients}
+
+    def load(self, states: list[dict[str, Any]], rank: int, processes: int) -> None:
+        """Take the `state` of process ``rank``; of another number of processes, the mean over those that there were.
+
+        The gradients come into place with `restore`: now the parameters may not be on their device yet.
+        """
+        state = states[min(rank, len(states) - 1)]
+        if len(states) != processes:
+            names = state["gradients"]
+            mean = {name: sum(one["gradients"][name] for one in states) / len(states) for name in names}
+            state = {**state, "gradients": mean}
+        self._loaded = state
+
+    def restore(self, module: nn.Module, divisor: int) -> None:
+        """Put the loaded gradients in place, if there are any, as if they had been divided by ``divisor``."""
+        if self._loaded is None:
+            return
+        factor = self._loaded["divisor"] / divisor
+        for name, parameter in module.named_parameters():
+            gradient = self._loaded["gradients"].get(name.replace(COMPILED, ""))
+            parameter.grad = None if gradient is None else gradient.to(parameter).mul_(factor)
+        self.batches, self._loaded = self._loaded["batches"], None
 
 
 def warmup_cosine(step: int, *, total_steps: int, warmup_steps: int, final: float) -> float:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import OptimizerCallable
+from lightning.pytorch.plugins import DoublePrecision, HalfPrecision
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -15,13 +16,12 @@ from torchmetrics import Metric
 
 from nala_platform.errors import DivergedError, UserError
 from nala_platform.metrics import Mean
-from nala_platform.optim import check_schedule, parameter_groups
+from nala_platform.optim import COMPILED, AccumulatedGradients, check_schedule, parameter_groups
 
 ScheduleCallable = Callable[[Optimizer, int], LRScheduler]
 
 
 _WEIGHTS = ("state_dict", "current_model_state")  # of a checkpoint; the second is there beside an average
-_COMPILED = "_orig_mod."  # what torch.compile(module) puts into names
 
 
 class Step(NamedTuple):
@@ -72,6 +72,7 @@ class Task(LightningModule, ABC):
         # Nor in an evaluation: over processes with unequal counts it divides by their mean, rounded down.
         self.losses = nn.ModuleDict({"val": Mean(), "test": Mean()})
         self.schedule_start = 0
+        self.accumulated = AccumulatedGradients()
 
     @abstractmethod
     def step(self, batch: dict[str, Any]) -> Step:
@@ -87,6 +88,10 @@ class Task(LightningModule, ABC):
 
     def setup(self, stage: str) -> None:
         """Refuse data and model that do not fit together, before the first batch."""
+        precision = getattr(self.trainer, "precision_plugin", None)
+        if isinstance(precision, HalfPrecision | DoublePrecision):
+            # Lightning converts after it has loaded a checkpoint, which would round float64 weights to float32 first
+            precision.convert_module(self)
         data = getattr(self.trainer, "datamodule", None)
         for owner, key, flag in (
             (self.network, "num_classes", "--model.network.num_classes"),
@@ -188,8 +193,25 @@ class Task(LightningModule, ABC):
         schedule = self.make_schedule(optimizer, int(steps) - self.schedule_start)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
+    def on_train_start(self) -> None:
+        """Go on with a step that the checkpoint was written in."""
+        self.accumulated.restore(self, self.trainer.accumulate_grad_batches)
+
+    def on_before_zero_grad(self, optimizer: Optimizer) -> None:
+        """A step begins."""
+        self.accumulated.batches = 0
+
+    def on_before_backward(self, loss: Tensor) -> None:
+        """One more batch accumulates."""
+        self.accumulated.batches += 1
+
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Log the learning rate that this step uses, in the steps that have a row in the log: `log` is not cheap."""
+        """Make the gradient the mean over the batches of the step, before it is clipped.
+
+        Log the learning rate that this step uses, in the steps that have a row in the log: `log` is not cheap.
+        """
+        if not self.trainer.strategy.handles_gradient_accumulation:
+            self.accumulated.average(optimizer, self.trainer.accumulate_grad_batches)
         if self.trainer._logger_connector.should_update_logs:
             self.log("lr", torch.tensor(optimizer.param_groups[0]["lr"]), prog_bar=False)
 
@@ -200,20 +222,35 @@ class Task(LightningModule, ABC):
         assert isinstance(sums, Tensor)
         checkpoint["train_loss"] = sums.reshape(-1, 2).tolist()
         checkpoint["schedule_start"] = self.schedule_start
+        if self.accumulated.batches:
+            checkpoint["accumulated"] = self._gathered(
+                self.accumulated.state(self, self.trainer.accumulate_grad_batches)
+            )
         for key in _WEIGHTS:
             if key in checkpoint:
-                checkpoint[key] = {name.replace(_COMPILED, ""): value for name, value in checkpoint[key].items()}
+                checkpoint[key] = {name.replace(COMPILED, ""): value for name, value in checkpoint[key].items()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take them up, whether this network is compiled or not and whether that one was."""
-        own = {name.replace(_COMPILED, ""): name for name in self.state_dict()}
+        own = {name.replace(COMPILED, ""): name for name in self.state_dict()}
         for key in _WEIGHTS:
             if key in checkpoint:
-                plain = {name.replace(_COMPILED, ""): value for name, value in checkpoint[key].items()}
+                plain = {name.replace(COMPILED, ""): value for name, value in checkpoint[key].items()}
                 checkpoint[key] = {own.get(name, name): value for name, value in plain.items()}
         self.schedule_start = checkpoint.get("schedule_start", 0)
         if "train_loss" in checkpoint:
             self._take_loss(torch.tensor(checkpoint["train_loss"], dtype=torch.float64))
+
+        if "accumulated" in checkpoint and self._trainer and self.trainer.state.fn == "fit":
+            self.accumulated.load(checkpoint["accumulated"], self.trainer.global_rank, self.trainer.world_size)
+
+    def _gathered(self, value: Any) -> list[Any]:
+        """The value of each process, in the first one, which alone writes a checkpoint."""
+        if self.trainer.world_size == 1:
+            return [value]
+        values: list[Any] = [None] * self.trainer.world_size if self.trainer.is_global_zero else []
+        torch.distributed.gather_object(value, values or None)
+        return values
 
     def _take_loss(self, sums_P2: Tensor) -> None:
         processes, rank = (self.trainer.world_size, self.trainer.global_rank) if self._trainer else (1, 0)

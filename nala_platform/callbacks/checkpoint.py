@@ -21,8 +21,11 @@ class RunCheckpoint(Checkpoint):
 
     A checkpoint is due after each validation and epoch, after ``every_n_steps`` steps, after ``every_minutes``
     minutes, and when a signal asks the run to stop. It is written between two batches, before the next one begins:
-    there everything that belongs to a step is done (average, schedule, log), and a run that goes on from it is the run
-    that was never stopped. A signal that comes in a validation of one process is heeded there and then.
+    there everything that belongs to a batch is done (average, schedule, log), and a run that goes on from it is the run
+    that was never stopped. Where gradients are being accumulated they are part of it; several processes, and what is
+    due by the clock alone, wait for the step. A signal that comes in a validation of one process is heeded there and
+    then, and the validation runs as a whole after the resume; one that comes in the test ends it, and the test alone
+    is run again.
 
     ``last.ckpt`` is the latest state, whatever the metric did. Beside the best checkpoint stands
     ``model.safetensors``: the network's weights under its own names, which timm and others load. A run that ends
@@ -70,9 +73,29 @@ class RunCheckpoint(Checkpoint):
         """Know the folder."""
         self.folder = Path(trainer.default_root_dir) / CHECKPOINTS
 
+    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Lightning has taken the signals, so take them back; they are heeded before the first batch."""
+        self._take_signals()
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """What was just restored needs no saving; Lightning has taken the signals, so take them back."""
+        """What was just restored needs no saving."""
         self._saved_step, self._saved_at = trainer.global_step, time.monotonic()
+        self._take_signals()
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take the signals back once more."""
+        self._take_signals()
+
+    def on_test_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Leave if a signal asked for it: all is saved but the scores."""
+        if self.stop is not None and self.stop.received:
+            raise StoppedError(
+                f"stopped in the test; score the run with: nala fit --resume {self.folder.parent}", self.stop.received
+            )
+
+    def _take_signals(self) -> None:
         if self.stop is not None:
             self.stop.install()
 
@@ -80,13 +103,7 @@ class RunCheckpoint(Checkpoint):
         """Save what is due, and leave if a signal asked for it."""
         if _is_trial(trainer):
             return
-        if batch_idx % trainer.accumulate_grad_batches:
-            # Gradients of a step that is half accumulated are in no checkpoint, so none to resume from is written; but
-            # the weights that a validation has just judged best are those of now.
-            if self._is_best:
-                self._save(trainer, best_alone=True)
-            return
-        signal, is_due = self._agree(trainer)
+        signal, is_due = self._agree(trainer, between_steps=batch_idx % trainer.accumulate_grad_batches == 0)
         if is_due or signal:
             self._save(trainer)
         if signal:
@@ -145,9 +162,11 @@ class RunCheckpoint(Checkpoint):
         note = f"no validation chose {BEST}, which is the last state: {why}"
         return {**rule, "score": None, "step": trainer.global_step, "note": note}
 
-    def _agree(self, trainer: Trainer) -> tuple[int, bool]:
+    def _agree(self, trainer: Trainer, between_steps: bool) -> tuple[int, bool]:
         """The signal and whether a checkpoint is due: of any process, so that all do the same."""
         signal = self.stop.received if self.stop is not None else 0
+        if not between_steps:  # all know of a validation; to ask for more would cost a word with each other per batch
+            return signal if trainer.world_size == 1 else 0, self._is_due
         steps, seconds = trainer.global_step - self._saved_step, time.monotonic() - self._saved_at
         is_due = self._is_due or bool(self.every_n_steps and steps >= self.every_n_steps)
         is_late = bool(self.every_minutes and seconds >= 60 * self.every_minutes and steps)
@@ -160,27 +179,26 @@ class RunCheckpoint(Checkpoint):
         self._is_judged = True
         if score != score:  # NaN is never best
             return
-        # of equal scores the earlier stays ahead
-        self.best = sorted([*self.best, (score, step)], key=lambda entry: entry[0], reverse=self.mode == "max")
-        self.best = self.best[: self.keep_best]
-        self._is_best = (score, step) in self.best
+        # Of equal scores the earlier stays ahead. A step has one place, its best: several validations may fall in it.
+        ranked = sorted([*self.best, (score, step)], key=lambda entry: entry[0], reverse=self.mode == "max")
+        steps = [ranked_step for _, ranked_step in ranked]
+        ranked = [entry for place, entry in enumerate(ranked) if entry[1] not in steps[:place]][: self.keep_best]
+        self._is_best |= ranked != self.best
+        self.best = ranked
 
-    def _save(self, trainer: Trainer, best_alone: bool = False) -> None:
+    def _save(self, trainer: Trainer) -> None:
         """The best first: killed in between, the run goes on from the last before it, and comes here again."""
         new, last = self.folder / STAGED, self.folder / LAST
         trainer.save_checkpoint(new)
         if trainer.is_global_zero:
             if self._is_best:
                 self._keep_best(new, trainer.global_step)
-            if not best_alone:
-                if last.exists():
-                    give_name(last, self.folder / PREVIOUS)
-                give_name(new, last)
+            if last.exists():
+                give_name(last, self.folder / PREVIOUS)
+            give_name(new, last)
             new.unlink()
-        self._weights, self._is_best = {}, False
-        if not best_alone:
-            self._is_due = False
-            self._saved_step, self._saved_at = trainer.global_step, time.monotonic()
+        self._weights, self._is_best, self._is_due = {}, False, False
+        self._saved_step, self._saved_at = trainer.global_step, time.monotonic()
         trainer.strategy.barrier()
 
     def _keep_best(self, new: Path, step: int) -> None:

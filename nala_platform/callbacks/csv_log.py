@@ -3,6 +3,7 @@
 import csv
 import io
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from nala_platform.runs import METRICS, write_atomic
 
 
 class CSVLog(Logger):
-    """``metrics.csv``: one row a logged step, one column a metric, a cell empty where nothing was logged.
+    """``metrics.csv``: one row per logged step, one column per metric, a cell empty where nothing was logged.
 
     What is logged at the same step comes into the same row, so a spreadsheet or `pandas.read_csv` can plot any column
-    against ``step``. Rows are appended and flushed as soon as the next step begins; a metric that turns up later widens
-    the file, which is then rewritten as a whole.
+    against ``step``. A metric that is logged twice at one step, as by two validations while the gradients of that step
+    accumulate, begins another row of the step. Rows are appended and flushed as soon as the next step begins; a metric
+    that turns up later widens the file, which is then rewritten as a whole.
 
     Args:
         folder: of the run; the file appears with the first row.
@@ -49,7 +51,7 @@ class CSVLog(Logger):
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Add ``metrics`` to the row of ``step``."""
         row = str(0 if step is None else step)
-        if self._pending and self._pending["step"] != row:
+        if self._pending and not _fits(self._pending, {"step": row, **metrics}):
             self._write_pending()
         self._pending["step"] = row
         epoch = metrics.get("epoch")
@@ -101,7 +103,7 @@ class CSVLog(Logger):
 
     def _write_pending(self) -> None:
         row, self._pending = self._pending, {}
-        merged = bool(self._rows) and self._rows[-1]["step"] == row["step"]
+        merged = bool(self._rows) and _fits(self._rows[-1], row)
         if merged:
             self._rows[-1].update(row)
         else:
@@ -123,3 +125,8 @@ class CSVLog(Logger):
         buffer = io.StringIO()
         csv.DictWriter(buffer, self._columns, restval="", lineterminator="\n").writerows(rows)
         return buffer.getvalue()
+
+
+def _fits(row: Mapping[str, Any], more: Mapping[str, Any]) -> bool:
+    """Whether ``more`` belongs to the step of ``row`` and overwrites none of its metrics."""
+    return row["step"] == more["step"] and row.keys() & more.keys() <= {"step", "epoch"}

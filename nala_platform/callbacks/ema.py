@@ -16,6 +16,9 @@ from nala_platform.errors import UserError
 _Place = tuple[dict[str, Any], dict[str, Any], str]
 
 
+_HALF = (torch.float16, torch.bfloat16)
+
+
 class EMA(WeightAveraging):
     """Lightning's weight averaging, exponential: ``average <- d_n * average + (1 - d_n) * weights`` after each step n.
 
@@ -23,6 +26,9 @@ class EMA(WeightAveraging):
 
     Validation, a checkpoint's ``state_dict`` and every later test or prediction use the average; training goes on from
     the plain weights, which a checkpoint keeps beside it. Buffers (batch statistics) are averaged alike.
+
+    The average is in float32, whatever the precision of the weights (``trainer.precision: bf16-true``): an average of
+    many steps moves by less than a half-precision number can tell.
 
     Args:
         decay: in (0, 1); the window is about ``1 / (1 - decay)`` steps.
@@ -33,7 +39,7 @@ class EMA(WeightAveraging):
             raise UserError(f"ema.decay must be in (0, 1), or null for no averaging, got {decay}")
         super().__init__(multi_avg_fn=self._average)
         self.decay = decay
-        self._swapped = False
+        self._plain: list[Tensor] | None = None  # the weights, while the average is in their place
         self._places: list[list[_Place]] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -64,7 +70,8 @@ class EMA(WeightAveraging):
             with torch.no_grad():
                 for places in self._places:
                     averages: Any = [table[name] for table, _, name in places]
-                    self._average(averages, [table[name] for _, table, name in places], average.n_averaged)
+                    kind = averages[0].dtype
+                    self._average(averages, [table[name].to(kind) for _, table, name in places], average.n_averaged)
                 average.n_averaged += 1
         self._latest_update_step = trainer.global_step
 
@@ -84,12 +91,27 @@ class EMA(WeightAveraging):
         """
         if isinstance(trainer.strategy, FSDPStrategy):
             raise UserError("weights that FSDP shares out are not averaged here: add --ema.decay null")
-        self._average_model = None
+        self._average_model = self._plain = None
         super().setup(trainer, pl_module, stage)
+        average: Any = self._average_model
+        if average is not None:
+            for tensor in (*average.parameters(), *average.buffers()):
+                if tensor.dtype in _HALF:  # of a module that is in its precision already; else it comes there later
+                    tensor.data = tensor.data.float()
 
     def _swap_models(self, pl_module: LightningModule) -> None:
-        super()._swap_models(pl_module)
-        self._swapped = not self._swapped
+        """Put the average in the place of the weights, or the weights back.
+
+        Lightning exchanges the values. Where weights and average differ in precision, both would be rounded.
+        """
+        current = (*pl_module.parameters(), *pl_module.buffers())
+        if self._plain is None:
+            self._plain = [tensor.detach().clone() for tensor in current]
+            self._copy_average_to_current(pl_module)
+            return
+        for tensor, plain in zip(current, self._plain, strict=True):
+            tensor.data.copy_(plain)
+        self._plain = None
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave the plain weights in place: the last checkpoint, from which a longer run may go on, wants them."""
@@ -104,7 +126,7 @@ class EMA(WeightAveraging):
         A validation runs on the average; one that is saved in its midst is left at once, so the plain weights, which
         the checkpoint's tensors alias, go back in place for good.
         """
-        if self._swapped:
+        if self._plain is not None:
             self._swap_models(pl_module)
         super().on_save_checkpoint(trainer, pl_module, checkpoint)
 

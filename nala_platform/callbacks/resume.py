@@ -44,6 +44,8 @@ class ExactResume(Callback):
         super().__init__()
         self.resets, self.is_finished = resets, is_finished
         self._loaded: Position | None = None
+        self._loaded_step = 0
+        self._limits: tuple[int | None, int] | None = None  # of steps, least and most, while they are lifted
         self._random: dict[str, Any] | None = None
         self._log: dict[str, Any] | None = None
         self._validating = False
@@ -51,12 +53,18 @@ class ExactResume(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Train no more where training was finished; an early stop, say, is in no counter."""
         trainer.should_stop |= self.is_finished
+        if self._loaded is not None and self._loaded.validating:
+            if trainer.enable_validation:
+                self._lift_limits(trainer)
+            else:
+                self._loaded = self._loaded._replace(validating=False)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """A checkpoint may be written within a validation."""
         self._validating = not trainer.sanity_checking
         if self._validating:  # after a sanity check, Lightning puts back the generators that were before it
             self._restore_random()
+            self._hand_over(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The position is behind the validation now."""
@@ -87,6 +95,7 @@ class ExactResume(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """The generators are read between loading a batch and training on it, so they are restored there."""
         self._restore_random()
+        self._hand_over(trainer)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add position, generators and log."""
@@ -118,6 +127,14 @@ class ExactResume(Callback):
             print("nala: note: another program wrote this checkpoint: the interrupted epoch starts again")
             return
         self._loaded = Position(**saved["position"])
+        progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+        within = self._loaded.batch % trainer.accumulate_grad_batches and not progress["is_last_batch"]
+        if within and "accumulated" not in checkpoint and trainer.is_global_zero:
+            print(
+                "nala: note: the checkpoint was written within an optimizer step, without the gradients so far: that "
+                "step is of its other batches alone"
+            )
+        self._loaded_step = checkpoint["global_step"]
         if "data" in self.resets:
             self._loaded = Position(self._loaded.epoch, 0)
             _settle(checkpoint["loops"]["fit_loop"], trainer, self._loaded)
@@ -139,6 +156,22 @@ class ExactResume(Callback):
             if isinstance(logger, CSVLog) and self._log is not None:
                 logger.restore(self._log)
         self._log = None
+
+    def _lift_limits(self, trainer: Trainer) -> None:
+        """A run that has no step left to train still has a validation to run: let no limit keep Lightning from it."""
+        loop = trainer.fit_loop.epoch_loop
+        self._limits = (loop.min_steps, loop.max_steps)
+        loop.min_steps = max(loop.min_steps or 0, self._loaded_step + 1)
+        if loop.max_steps != -1:
+            loop.max_steps = max(loop.max_steps, self._loaded_step + 1)
+
+    def _hand_over(self, trainer: Trainer) -> None:
+        """Let Lightning's loop go on by its own rules, once it has begun where it was told to."""
+        loop = trainer.fit_loop.epoch_loop
+        vars(loop).pop("_should_check_val_fx", None)
+        if self._limits is not None:
+            loop.min_steps, loop.max_steps = self._limits
+            self._limits = None
 
     def _restore_random(self) -> None:
         if self._random is not None:
@@ -163,9 +196,14 @@ def _settle(loops: dict[str, Any], trainer: Trainer, position: Position) -> None
     progress["total"], progress["current"] = _count(progress["total"]["completed"]), _count(batches)
     progress["is_last_batch"] = position.validating and batches == trainer.num_training_batches
     validation = loops["epoch_loop.val_loop.batch_progress"]
+    empty = {"total": _count(0), "current": _count(0), "is_last_batch": False}
+    validation.update(_begun_validation() if position.validating else empty)
+
+
+def _begun_validation() -> dict[str, Any]:
     # One batch started and none processed is Lightning's sign that a validation was cut short; it runs as a whole then.
-    begun = {"ready": 1, "started": 1, "processed": 0, "completed": 0} if position.validating else _count(0)
-    validation["total"], validation["current"], validation["is_last_batch"] = begun, dict(begun), False
+    begun = {"ready": 1, "started": 1, "processed": 0, "completed": 0}
+    return {"total": begun, "current": dict(begun), "is_last_batch": False}
 
 
 def _count(number: int) -> dict[str, int]:
@@ -177,11 +215,12 @@ def _enter(trainer: Trainer, position: Position) -> None:
     fit, epoch = trainer.fit_loop, trainer.fit_loop.epoch_loop
     fit._restarting = False  # the epoch begins as any other: its start hooks run, its end steps the schedules
     epoch._restarting, epoch.val_loop._restarting = position.batch > 0, position.validating
+    if position.validating:  # a sanity check, which may have come before, leaves no trace of what was loaded
+        epoch.val_loop.batch_progress.load_state_dict(_begun_validation())
     epoch.update_restart_stage()
-    fetcher = fit._data_fetcher
-    if epoch.restarting and not position.validating and fetcher is not None and epoch._should_check_val_fx(fetcher):
-        # Lightning will pass by the validation that came before this position, and count one step too many on its way
-        epoch._batches_that_stepped -= 1
+    # Whether a validation comes first is known; Lightning would work it out anew, which a clock, an early stop, a limit
+    # of steps or another interval can lead astray. Its own method is back in place as soon as one has begun.
+    epoch._should_check_val_fx = lambda data_fetcher: position.validating
 
 
 def _apply_configured_rate(trainer: Trainer) -> None:
