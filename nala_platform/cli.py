@@ -6,7 +6,7 @@ import signal
 import sys
 
 from nala_platform import argv, prompting, streams
-from nala_platform.errors import FIRST_SIGNAL, NalaError, StoppedError, UserError, near
+from nala_platform.errors import FIRST_SIGNAL, NalaError, StoppedError, UserError, from_os_error, near
 
 HELP = """\
 nala: train, compare and ship models built on norm-aware linear attention
@@ -66,6 +66,11 @@ def main() -> None:
     except BrokenPipeError:  # the reader has seen enough, as head has
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains when it closes the pipe
         sys.exit(FIRST_SIGNAL + signal.SIGPIPE)
+    except OSError as error:
+        if (ours := from_os_error(error)) is None:
+            raise
+        _complain(ours)
+        sys.exit(ours.code)
     except KeyboardInterrupt:
         print("nala: interrupted", file=sys.stderr)
         sys.exit(FIRST_SIGNAL + signal.SIGINT)

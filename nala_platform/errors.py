@@ -1,6 +1,8 @@
 """The exceptions that the command line turns into one line and an exit code, and how a mistyped name is answered."""
 
 import difflib
+import errno
+import os
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import TypeVar
@@ -103,6 +105,50 @@ class GroupError(NalaError, RuntimeError):
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.code = code
+
+
+# What only writing is answered with.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# What reading is answered with too.
+_NO_RIGHT = (errno.EACCES, errno.EPERM)
+_UNREADABLE = (*_NO_RIGHT, errno.EIO, errno.ESTALE, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+
+
+def storage_error(what: object, error: OSError) -> StorageError:
+    """The `StorageError` for ``what`` that could not be written, with the fix.
+
+    >>> str(storage_error("a.csv", OSError(errno.ENOSPC, "No space left on device")))
+    'cannot write a.csv: No space left on device: make room there'
+    """
+    fix = "make room there" if error.errno in _NO_ROOM else "see that this user may write there"
+    return StorageError(f"cannot write {what}: {error.strerror or error}: {fix}")
+
+
+def from_os_error(error: OSError) -> NalaError | None:
+    """What an error of the operating system means: a disk that cannot be written, or a file that cannot be read.
+
+    Returns:
+        A `StorageError` for a write, a `UserError` for a read, each with the path and the fix; None for any other.
+    """
+    if error.errno in (*_NO_ROOM, errno.EROFS):
+        return storage_error(error.filename or "a file", error)
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return UserError(f"{error.strerror}: raise the limit (ulimit -n), or lower --data.num_workers")
+    if error.errno not in _UNREADABLE or not isinstance(error.filename, str | bytes | os.PathLike):
+        return None
+    path = os.fsdecode(error.filename)
+    if error.errno in _NO_RIGHT and (error.filename2 is not None or _is_unwritable(path)):
+        return storage_error(path, error)
+    return UserError(f"cannot read {path}: {error.strerror}: see that it is whole and that this user may read it")
+
+
+def _is_unwritable(path: str) -> bool:
+    """Whether it, or the folder that it would be made in, can be read and not written."""
+    while not os.path.lexists(path) and os.path.dirname(path) != path:
+        path = os.path.dirname(path) or "."
+    is_effective = os.access in os.supports_effective_ids
+    can_read = os.access(path, os.R_OK | (os.X_OK if os.path.isdir(path) else 0), effective_ids=is_effective)
+    return can_read and not os.access(path, os.W_OK, effective_ids=is_effective)
 
 
 def near(word: str, known: Iterable[str]) -> str:

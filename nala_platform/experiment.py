@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,13 @@ from nala_platform.callbacks.skipped import SkippedInputs
 from nala_platform.callbacks.start import OnTrainStart, SameFolder
 from nala_platform.callbacks.stop import StopSignals
 from nala_platform.data.images.image_file import MAX_IMAGE_PIXELS, set_max_image_pixels
-from nala_platform.errors import UserError
+from nala_platform.errors import StorageError, UserError
 from nala_platform.failures import translated
 from nala_platform.group import Group
 from nala_platform.notices import DroppedKeys, quiet
 from nala_platform.parse_errors import explain
 from nala_platform.parser import Parser
-from nala_platform.resumption import Resumption
+from nala_platform.resumption import Resumption, saved
 from nala_platform.runs.checkpoint_file import CheckpointFile
 from nala_platform.runs.lock import RunLock
 from nala_platform.setting_checks import check_backend, check_settings, refuse_what_a_run_decides
@@ -215,12 +215,12 @@ class Experiment(LightningCLI):
     def _run_subcommand(self, subcommand: str) -> None:
         """Write the configuration, run, and leave no empty folder behind a mistake."""
         _make_paths_absolute(self.config[subcommand].data)
-        if self.resumption is None:
-            self._write_config()
-        else:
-            self.resumption.tidy()
-            self.resumption.tell()
         try:
+            if self.resumption is None:
+                self._write_config()
+            else:
+                self.resumption.tidy()
+                self.resumption.tell()
             listening = self.stop.listening() if subcommand == "fit" else nullcontext()
             with self._translated(), listening, self.group.together():
                 super()._run_subcommand(subcommand)
@@ -228,6 +228,10 @@ class Experiment(LightningCLI):
             if self.trainer.interrupted:
                 raise KeyboardInterrupt from error
             raise
+        except StorageError as error:
+            what_is_saved = saved(self.folder) if subcommand == "fit" else ""
+            self._discard_empty_folder()
+            raise StorageError(f"{error}{what_is_saved}") from error
         except BaseException as error:
             self._discard_empty_folder(isinstance(error, UserError))
             raise
@@ -242,12 +246,11 @@ class Experiment(LightningCLI):
     def _discard_empty_folder(self, is_mistake: bool = False) -> None:
         """Remove a folder with nothing to resume from; with its log where a mistake in the settings ended the run."""
         empty = {runs.CONFIG, runs.LOCK} | ({runs.METRICS} if is_mistake else set())
-        if (
-            self.resumption is None
-            and rank_zero_only.rank == 0
-            and {path.name for path in self.folder.iterdir()} <= empty
-        ):
-            shutil.rmtree(self.folder)
+        if self.resumption is not None or rank_zero_only.rank != 0:
+            return
+        with suppress(OSError):  # a folder that cannot be read or is gone: what ended the run is about to be told
+            if {path.name for path in self.folder.iterdir()} <= empty:
+                shutil.rmtree(self.folder)
 
     def after_predict(self) -> None:
         """Tell of inputs that were skipped, when all else is written."""

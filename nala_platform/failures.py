@@ -1,6 +1,5 @@
 """What the libraries underneath raise, as errors of ours."""
 
-import errno
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,15 +7,16 @@ from contextlib import contextmanager
 import torch
 from jsonargparse import Namespace
 
-from nala_platform.errors import ExhaustedError, NalaError, StorageError, UserError
+from nala_platform.errors import ExhaustedError, NalaError, UserError, from_os_error
 from nala_platform.setting_errors import chain, components, explain_setting
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 _CPU_EXHAUSTED = "DefaultCPUAllocator: can't allocate memory"  # torch raises a plain RuntimeError for it
 _MISFIT = re.compile(r"Error\(s\) in loading state_dict for \w+:\s+(?P<what>.*)", re.DOTALL)
 _SHAPES = re.compile(r"size mismatch for (\S+): .*?torch\.Size\(\[(.*?)\]\).*?torch\.Size\(\[(.*?)\]\)")
 _KEYS = re.compile(r"(Missing|Unexpected) key\(s\) in state_dict: \"(.*?)\"")
-_WANTS_A_GPU = {  # in the words of Lightning and torch
+_KNOWN = {  # in the words of Lightning and torch
+    "out of shared memory": "shared memory is full: lower --data.num_workers, or enlarge /dev/shm",
+    "unable to write to file </torch_": "shared memory is full: lower --data.num_workers, or enlarge /dev/shm",
     "requires a GPU accelerator": "trainer.strategy FSDP runs on GPUs alone: on CPU take --trainer.strategy ddp",
     "SyncBatchNorm expected input tensor": "trainer.sync_batchnorm works on GPUs alone: on CPU set it to false",
 }
@@ -35,12 +35,11 @@ def translated(checkpoint: str | None = None, config: Namespace | None = None) -
     except NalaError:
         raise
     except OSError as error:
-        if error.errno not in _NO_ROOM:
-            raise
-        raise StorageError(
-            f"cannot write {error.filename or 'to the run folder'}: {error.strerror}. What was saved before is whole: "
-            "make room there, then go on with nala fit --resume"
-        ) from error
+        if ours := from_os_error(error):
+            raise ours from error
+        if text := _explained(error, checkpoint, config):
+            raise UserError(text) from error
+        raise
     except Exception as error:
         for cause in chain(error):
             if isinstance(cause, torch.OutOfMemoryError | MemoryError) or _CPU_EXHAUSTED in str(cause):
@@ -63,7 +62,7 @@ def _explained(error: Exception, checkpoint: str | None, config: Namespace | Non
         return misfit
     if "Expected more than 1 value per channel" in str(error):  # BatchNorm's word for it
         return "a training batch of one sample is too small for batch normalisation: raise --data.batch_size"
-    for said, fix in _WANTS_A_GPU.items():
+    for said, fix in _KNOWN.items():
         if said in str(error):
             return fix
     if any(isinstance(cause, NalaError) for cause in chain(error)):

@@ -14,6 +14,7 @@ from rich.table import Table
 from nala_platform import runs, yaml_files
 from nala_platform.callbacks.resume import RESETS
 from nala_platform.errors import UserError, near
+from nala_platform.paths import quoted
 from nala_platform.runs import changes
 from nala_platform.runs.checkpoint_file import DamagedError, check
 from nala_platform.runs.files import remove_partial
@@ -146,6 +147,18 @@ def newest(folder: Path) -> tuple[Path | None, dict[str, Any]]:
     if complaints:
         raise UserError(f"no whole checkpoint in {folder}: {'; '.join(complaints)}")
     return None, {}
+
+
+def saved(folder: Path) -> str:
+    """What a run whose disk fails has saved, and how it is resumed: the end of an error's message."""
+    try:
+        path, note = newest(folder)
+    except (OSError, UserError) as error:
+        return f"; then nala fit --resume {quoted(folder)} resumes the run if a checkpoint is whole ({error})"
+    if path is None:
+        return "; nothing of this run was saved yet, so start it again then"
+    step = f" of step {note['step']}" if note.get("step") is not None else ""
+    return f"; then nala fit --resume {quoted(folder)} resumes the run from {path.name}{step}, which is whole"
 
 
 @rank_zero_only

@@ -61,7 +61,7 @@ ARROWS = {
     "setting_errors": {"errors"},
     "group": {"errors", "parent"},
     "parent": set(),
-    "resumption": {"runs", "errors", "callbacks", "yaml_files"},
+    "resumption": {"runs", "errors", "callbacks", "paths", "yaml_files"},
     "experiment": {
         "data.images",
         "argv",

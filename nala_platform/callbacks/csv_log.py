@@ -10,7 +10,9 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
+from nala_platform.errors import StorageError
 from nala_platform.runs import METRICS, write_atomic
+from nala_platform.runs.files import writing
 
 
 class CSVLog(Logger):
@@ -71,7 +73,11 @@ class CSVLog(Logger):
     @rank_zero_only
     def finalize(self, status: str) -> None:
         """Write the last row."""
-        self.save()
+        try:
+            self.save()
+        except StorageError:
+            if status == "success":
+                raise  # else what ended the run is being told, and this would hide it
 
     def state(self) -> dict[str, Any]:
         """How far the file has come: what `restore` needs, once the open row is written."""
@@ -115,7 +121,7 @@ class CSVLog(Logger):
             self._columns = first + sorted(known.difference(first))
             self._write_all()
             return
-        with self.path.open("a", newline="", encoding="utf-8") as file:
+        with writing(self.path), self.path.open("a", newline="", encoding="utf-8") as file:
             file.write(self._text([row]))
 
     def _write_all(self) -> None:

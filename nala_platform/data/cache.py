@@ -27,8 +27,18 @@ Make = Callable[[Path], dict[str, Any]]
 
 
 def default_folder() -> Path:
-    """``$XDG_CACHE_HOME/nala``, or ``~/.cache/nala``."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "nala"
+    """``$XDG_CACHE_HOME/nala``, or ``~/.cache/nala``.
+
+    Raises:
+        UserError: there is no home folder.
+    """
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "nala"
+    except RuntimeError as error:
+        raise UserError(
+            "no folder to keep data in: this user has no home folder; set XDG_CACHE_HOME, HOME or "
+            "--data.source.cache_dir"
+        ) from error
 
 
 def digest(path: Path, *, whole: int = WHOLE, block: int = BLOCK, blocks: int = BLOCKS) -> str:
@@ -89,10 +99,18 @@ def kept(folder: Path, make: Make, *, unfinished: Literal["swept", "continued"] 
     except StorageError:
         raise
     except OSError as error:
+        if error.filename is not None and not _is_within(error.filename, folder.parent):
+            raise  # of what ``make`` reads
         raise UserError(
             f"cannot keep {folder}: {error.strerror or error}; make room there, or name another folder by "
             "--data.source.cache_dir"
         ) from error
+
+
+def _is_within(path: Any, folder: Path) -> bool:
+    """Whether a path lies in the folder, or is one that the folder lies in and that had to be made."""
+    place = Path(os.fsdecode(path)).absolute()
+    return place.is_relative_to(folder.absolute()) or folder.absolute().is_relative_to(place)
 
 
 def _staging(folder: Path) -> Path:

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from nala_platform.data.order import Draw, sample_seed
 from nala_platform.data.problems import BadFileError, Problem
-from nala_platform.errors import UserError
+from nala_platform.errors import UserError, from_os_error
 
 Sample = dict[str, Any]
 PATIENCE = 30  # seconds
@@ -63,6 +63,10 @@ class Guarded(Dataset[Sample | Failure | Skipped]):
                 bad.append(error.problem)
             except UserError as error:
                 return Failure(str(error))
+            except OSError as error:  # a worker's would come to the main process without its path
+                if (ours := from_os_error(error)) is None:
+                    raise
+                return Failure(str(ours))
             else:
                 return {**sample, BAD: bad} if bad else sample
         if self.skips:

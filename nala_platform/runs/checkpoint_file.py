@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, cast
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from nala_platform.errors import StorageError, UserError
+from nala_platform.errors import UserError, storage_error
 from nala_platform.runs.files import replacing
 
 Note = dict[str, Any]
@@ -47,10 +47,7 @@ def save(checkpoint: dict[str, Any], path: Path, note: Note) -> None:
             file.seek(-_COMMENT_LENGTH, io.SEEK_END)
             file.write(len(comment).to_bytes(_COMMENT_LENGTH, "little") + comment)
     except OSError as error:
-        raise StorageError(
-            f"cannot write the checkpoint {path}: {error.strerror}. What was saved before is whole: make room there, "
-            "then go on with nala fit --resume"
-        ) from error
+        raise storage_error(f"the checkpoint {path}", error) from error
 
 
 class _Hashing:

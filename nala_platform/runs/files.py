@@ -14,6 +14,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from nala_platform.errors import StorageError, storage_error
+
 if TYPE_CHECKING:  # what has no pictures to write need not load it
     from matplotlib.figure import Figure
 
@@ -42,9 +44,28 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Inside, ``path`` is written: an error of the operating system is a `StorageError` that names it.
+
+    Raises:
+        StorageError: the disk is full, or the folder is read-only or gone.
+    """
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        raise storage_error(path, error) from error
+
+
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Write a whole file, text as UTF-8; see `replacing`."""
-    with replacing(path) as file:
+    """Write a whole file, text as UTF-8; see `replacing`.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    with writing(path), replacing(path) as file:
         # a file's name may hold bytes that are no UTF-8, which Python keeps as surrogates
         file.write(content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content)
 
@@ -64,16 +85,17 @@ def save_figure(figure: Figure, path: Path, dpi: int = 110) -> None:
 def give_name(path: Path, name: Path) -> None:
     """Let ``name`` mean the file ``path`` too, whatever it meant before; on one disk, without a copy where it can."""
     temporary = name.with_name(f".{name.name}{_PARTIAL}{os.getpid()}")
-    temporary.unlink(missing_ok=True)
-    try:
-        os.link(path, temporary)
-    except OSError:  # a file system without hard links
-        write_atomic(name, path.read_bytes())
-        return
-    # rename does nothing where both names mean one file already, and would leave the temporary one behind
-    os.replace(temporary, name)
-    temporary.unlink(missing_ok=True)
-    _sync_folder(name.parent)
+    with writing(name):
+        temporary.unlink(missing_ok=True)
+        try:
+            os.link(path, temporary)
+        except OSError:  # a file system without hard links
+            write_atomic(name, path.read_bytes())
+            return
+        # rename does nothing where both names mean one file already, and would leave the temporary one behind
+        os.replace(temporary, name)
+        temporary.unlink(missing_ok=True)
+        _sync_folder(name.parent)
 
 
 def remove_partial(folder: Path) -> None:

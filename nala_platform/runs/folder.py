@@ -4,11 +4,12 @@ A run folder ``runs/<task>/<time>-<name>/`` holds ``config.yaml`` (complete), ``
 ``last.ckpt``, ``previous.ckpt``), ``metrics.csv``, ``curves.png``, pictures and ``summary.json``.
 """
 
+import errno
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from nala_platform.errors import UserError
+from nala_platform.errors import NalaError, StorageError, UserError
 
 CONFIG = "config.yaml"
 CHECKPOINTS = "checkpoints"
@@ -72,13 +73,14 @@ def take_folder(folder: Path) -> Path:
 
     Raises:
         UserError: it holds something, or cannot be made.
+        StorageError: the disk is full.
     """
     if (folder / CONFIG).exists():
         raise UserError(f"{folder} holds a run: nala fit --resume {folder} goes on with it")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot make the run folder {folder}: {error.strerror}; choose another --folder") from error
+        raise _refusal(folder, error, "--folder") from error
     if any(path.name != LOCK for path in folder.iterdir()):
         raise UserError(f"{folder} is not empty: a run wants a --folder of its own")
     return folder
@@ -89,6 +91,7 @@ def new_folder(parent: Path, name: str) -> Path:
 
     Raises:
         UserError: the parent cannot be made or written to.
+        StorageError: the disk is full.
 
     """
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -104,8 +107,12 @@ def new_folder(parent: Path, name: str) -> Path:
                 ) from None
             continue
         except OSError as error:
-            raise UserError(
-                f"cannot make the run folder {folder}: {error.strerror}; choose another --runs_dir"
-            ) from error
+            raise _refusal(folder, error, "--runs_dir") from error
         return folder
     raise UserError(f"{parent} holds 1000 runs called {label}: choose another --name")
+
+
+def _refusal(folder: Path, error: OSError, option: str) -> NalaError:
+    """A full disk may have room again for the next attempt of a sweep; a place that cannot be written stays so."""
+    kind = StorageError if error.errno in (errno.ENOSPC, errno.EDQUOT) else UserError
+    return kind(f"cannot make the run folder {folder}: {error.strerror}; choose another {option}")

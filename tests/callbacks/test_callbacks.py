@@ -16,7 +16,7 @@ from nala_platform.callbacks.csv_log import CSVLog
 from nala_platform.callbacks.curves import draw_curves
 from nala_platform.callbacks.ema import EMA
 from nala_platform.callbacks.pictures import colourise, displayable
-from nala_platform.errors import UserError
+from nala_platform.errors import StorageError, UserError
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -192,3 +192,15 @@ def test_every_epoch_has_its_line(capsys: pytest.CaptureFixture[str]):
     assert not capsys.readouterr().out
     lines.on_train_end(trainer, None)
     assert capsys.readouterr().out.startswith("epoch 2/3  train/loss_epoch 0.5000  val/miou 0.2500  0.0 s")
+
+
+def test_a_log_that_cannot_be_written_hides_no_earlier_error(tmp_path: Path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    log = CSVLog(folder)
+    log.log_metrics({"loss": 1.0}, step=1)
+    folder.rmdir()
+    with pytest.raises(StorageError, match=r"cannot write .*metrics\.csv: No such file or directory"):
+        log.finalize("success")
+    log.log_metrics({"loss": 1.0}, step=2)
+    log.finalize("failed")

@@ -66,6 +66,24 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path):
         kept(tmp_path / "file" / "entry", make)
 
 
+def test_an_input_that_cannot_be_read_is_not_blamed_on_the_folder(tmp_path: Path):
+    def fail(folder: Path) -> dict:
+        raise PermissionError(13, "Permission denied", "/data/words.txt")
+
+    with pytest.raises(PermissionError, match=r"/data/words\.txt"):
+        kept(tmp_path / "cache" / "entry", fail)
+
+
+def test_a_user_without_a_home_is_told_which_variables_to_set(monkeypatch: pytest.MonkeyPatch):
+    def fail(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "expanduser", fail)
+    with pytest.raises(UserError, match="no home folder; set XDG_CACHE_HOME, HOME or "):
+        default_folder()
+
+
 SLOW = """
 import sys, time, pathlib
 from nala_platform.data.cache import kept

@@ -1,7 +1,11 @@
 """A folder that is none is told from one that is not there."""
 
+import errno
+import os
+
 import pytest
 
+from nala_platform.data.files import files_under
 from nala_platform.data.images.image_folder import ImageFolderData
 from nala_platform.data.images.labels import Labels
 from nala_platform.data.images.layouts.classification import LAYOUTS as CLASSIFIED
@@ -33,3 +37,32 @@ def test_a_file_is_no_folder(build, key, tmp_path):
     with pytest.raises(UserError) as caught:
         build(str(tmp_path / "none"))
     assert str(caught.value) == f"{key}: folder {tmp_path / 'none'} does not exist"
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Let no folder called ``name`` be read, as for a user without the right to; root has every right."""
+    scandir = os.scandir
+
+    def scan(path):
+        if os.fspath(path).rstrip("/").endswith(name):
+            raise PermissionError(errno.EACCES, "Permission denied", os.fspath(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+
+
+@pytest.mark.parametrize(("build", "key"), WITH_ROOT)
+def test_a_folder_that_cannot_be_read_is_named_with_its_key(build, key, tmp_path, monkeypatch):
+    (tmp_path / "secret").mkdir()
+    refusing(monkeypatch, "secret")
+    with pytest.raises(UserError, match=rf"^{key}: cannot read .*secret: Permission denied: let this user read it$"):
+        build(str(tmp_path / "secret"))
+
+
+def test_a_folder_below_that_cannot_be_read_is_not_passed_over(tmp_path, monkeypatch):
+    for name in ("a", "secret"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.txt").write_text("x")
+    refusing(monkeypatch, "secret")
+    with pytest.raises(UserError, match=r"^cannot read the folder .*secret: Permission denied: let this user read it$"):
+        files_under(tmp_path, (".txt",))

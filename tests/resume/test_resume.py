@@ -262,7 +262,18 @@ def test_a_full_disk_stops_the_run_and_keeps_what_was_saved(zygote, run: Path, t
     assert zygote.wait(pid) == 4
     text = (tmp_path / "output.txt").read_text()
     assert "Traceback" not in text
-    assert "nala: error: cannot write the checkpoint run/checkpoints/.new.ckpt: File too large" in text
+    assert "nala: error: cannot write the checkpoint run/checkpoints/.new.ckpt: File too large: make room there" in text
+    step = read_note(run / LAST)["step"]
+    assert f"; then nala fit --resume run resumes the run from last.ckpt of step {step}, which is whole\n" in text
     assert (run / LAST).read_bytes() == before
     assert not list((run / "checkpoints").glob(".*"))
     zygote.run(tmp_path, "fit", "--resume", "run")
+
+
+def test_a_disk_that_is_full_before_the_first_checkpoint_is_said_to_hold_nothing(zygote, tmp_path: Path):
+    pid = zygote.start(tmp_path, *words("cls", "new"))
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (100_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    assert zygote.wait(pid) == 4
+    text = (tmp_path / "output.txt").read_text()
+    assert text.count("nala: error:") == 1 and "Traceback" not in text
+    assert text.endswith("make room there; nothing of this run was saved yet, so start it again then\n")

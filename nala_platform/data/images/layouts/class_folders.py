@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from nala_platform.data.files import walk
 from nala_platform.data.images.layouts.listing import LabelledPart, Listing, PictureFiles
 from nala_platform.data.images.pictures import SUFFIXES, split_folder
 from nala_platform.data.names import clash, composed
@@ -74,7 +75,7 @@ def _distinct(folder: Path, names: list[str]) -> list[str]:
 def _names_under(folder: Path) -> list[str]:
     """As `pictures_under`, but strings: a million paths take half a minute and a gigabyte."""
     names: list[str] = []
-    for parent, folders, files in os.walk(folder, followlinks=True):
+    for parent, folders, files in walk(folder):
         folders[:] = [name for name in folders if name[0] != "."]
         inside = os.path.relpath(parent, folder)
         start = "" if inside == "." else f"{inside}/"
