@@ -174,7 +174,7 @@ def test_the_mechanisms_stand_in_one_table():
 
 @pytest.mark.parametrize("path", [path for _, path in sources()], ids=lambda path: path.name)
 def test_sizes(path: Path):
-    """Functions under 40 lines, files under 400, constructors under 9 arguments."""
+    """Functions under 40 lines, files under 400, constructors under 12 arguments."""
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) < 400
     for node in ast.walk(ast.parse(text)):
@@ -186,7 +186,7 @@ def test_sizes(path: Path):
         assert code < 40, f"{path.name}:{node.name} has {code} lines"
         if node.name == "__init__":
             count = len(node.args.args) - 1 + len(node.args.kwonlyargs)
-            assert count < 9, f"{path.name}: a constructor with {count} arguments"
+            assert count < 12, f"{path.name}: a constructor with {count} arguments"
 
 
 def run(code: str) -> str:

@@ -3,6 +3,7 @@
 To add a mechanism: a function with the signature ``Attention`` and its row in ``ATTENTION``.
 """
 
+from nala_platform.attention.door import validate_options
 from nala_platform.attention.linear import linear_attention, relu_attention
 from nala_platform.attention.nala import nala_attention
 from nala_platform.attention.plain import State
@@ -28,4 +29,5 @@ __all__ = [
     "nala_step",
     "relu_attention",
     "softmax_attention",
+    "validate_options",
 ]

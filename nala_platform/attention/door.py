@@ -13,17 +13,50 @@ from torch import Tensor
 from nala_platform.attention.feature_map import DIRECTIONS, GATES
 from nala_platform.attention.precision import widest
 from nala_platform.attention.signature import AlphaRange, Options, Rope
+from nala_platform.attention.tracing import is_jit_tracing, untraced
 from nala_platform.errors import UserError, look_up
 
 
 def check(query: Tensor, key: Tensor, value: Tensor, options: Options) -> None:
     """Raise UserError unless the arguments of ``signature.Attention`` fit together."""
+    if not is_jit_tracing():
+        return _check(query, key, value, options)
+    with untraced():
+        return _check(query, key, value, options)
+
+
+def validate_options(
+    *,
+    heads: int,
+    alpha_range: AlphaRange = (1.5, 4.5),
+    alpha_gate: str = "tanh",
+    key_power: float = 3.0,
+    direction: str = "split",
+    eps: float = 1e-6,
+) -> None:
+    """Raise UserError unless the options of ``nala_attention`` are known names and numbers in range.
+
+    Args:
+        heads: H, the entries of an ``alpha_range`` of tensors.
+        alpha_range, alpha_gate, key_power, direction, eps: as in ``nala_attention``.
+    """
+    look_up(GATES, alpha_gate, option="alpha_gate")
+    look_up(DIRECTIONS, direction, option="direction")
+    _check_alpha_range(alpha_range, heads=heads)
+    _check_positive(key_power, option="key_power")
+    _check_positive(eps, option="eps")
+
+
+def _check(query: Tensor, key: Tensor, value: Tensor, options: Options) -> None:
     _check_shapes(query, key, value)
-    look_up(GATES, options.alpha_gate, option="alpha_gate")
-    look_up(DIRECTIONS, options.direction, option="direction")
-    _check_alpha_range(options.alpha_range, heads=query.shape[1])
-    _check_positive(options.key_power, option="key_power")
-    _check_positive(options.eps, option="eps")
+    validate_options(
+        heads=query.shape[1],
+        alpha_range=options.alpha_range,
+        alpha_gate=options.alpha_gate,
+        key_power=options.key_power,
+        direction=options.direction,
+        eps=options.eps,
+    )
     if options.is_causal and query.shape[2] != key.shape[2]:
         raise UserError(
             f"is_causal=True needs as many keys as queries, got N={query.shape[2]} queries and M={key.shape[2]} keys; "

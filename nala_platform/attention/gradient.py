@@ -8,6 +8,7 @@ from torch import Tensor
 from nala_platform.attention.forms import plain
 from nala_platform.attention.precision import autocast_off
 from nala_platform.attention.signature import Options
+from nala_platform.attention.tracing import is_jit_tracing
 from nala_platform.errors import UserError
 
 
@@ -48,8 +49,11 @@ def obstacle(query: Tensor, options: Options) -> str | None:
     # a traced loop over blocks would be a graph with one copy of its body for each
     if torch.compiler.is_compiling():
         return "inside torch.compile or torch.export"
+    # a node of Python's is not part of a TorchScript or ONNX graph
+    if is_jit_tracing():
+        return "inside torch.jit.trace or torch.onnx.export"
     if is_transformed():
-        return "under a transform of torch.func or in forward-mode differentiation"
+        return "under a transform of torch.func, vmap or in forward-mode differentiation"
     if learns_rope(options) and torch.is_grad_enabled():
         return "with a rope that requires a gradient"
     return None
@@ -93,17 +97,31 @@ class _ClosedForm(torch.autograd.Function):
         rope = None if cos is None else (cos, sin)
         options = ctx.options._replace(alpha_range=(low, high), rope=rope)
         with autocast_off(query):
+            inputs = query, key, value, low, high
             if torch.is_grad_enabled():
-                return (*_twice(grad, (query, key, value, low, high), options), None, None)
-            inputs = query.detach(), key.detach(), value.detach(), grad.detach()
-            return (*ctx.engine.backward(*inputs, kept, options), None, None)
+                return (*_by_plain(grad, inputs, options, create_graph=True), None, None)
+            # jacobian(vectorize=True) and grad(is_grads_batched=True) run this pass alone under vmap
+            if _is_batched(grad):
+                leaves = [x.detach().requires_grad_(x.requires_grad) if isinstance(x, Tensor) else x for x in inputs]
+                with torch.enable_grad():
+                    return (*_by_plain(grad, tuple(leaves), options, create_graph=False), None, None)
+            detached = query.detach(), key.detach(), value.detach(), grad.detach()
+            return (*ctx.engine.backward(*detached, kept, options), None, None)
 
 
-def _twice(grad: Tensor, inputs: tuple[Tensor | float, ...], options: Options) -> tuple[Tensor | None, ...]:
-    """The gradients as a graph of their own."""
+def _is_batched(x: Tensor) -> bool:
+    internals: Any = torch._C
+    functorch = internals._functorch
+    return functorch.is_batchedtensor(x) or functorch.is_legacy_batchedtensor(x)
+
+
+def _by_plain(
+    grad: Tensor, inputs: tuple[Tensor | float, ...], options: Options, *, create_graph: bool
+) -> tuple[Tensor | None, ...]:
+    """The gradients of query, key, value, low and high through ``plain``, whose operators all have their rules."""
     query, key, value, low, high = inputs
     assert isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)
     out = plain(query, key, value, options._replace(alpha_range=(low, high))).to(value.dtype)
     wanted = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
-    found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True))
+    found = iter(torch.autograd.grad(out, wanted, grad, create_graph=create_graph))
     return tuple(next(found) if isinstance(x, Tensor) and x.requires_grad else None for x in inputs)

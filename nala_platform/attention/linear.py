@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nala_platform.attention.door import check
+from nala_platform.attention.tracing import fx_leaf
 from nala_platform.attention.masking import cleared
 from nala_platform.attention.plain import linear_form
 from nala_platform.attention.precision import autocast_off, widen
@@ -19,6 +20,7 @@ from nala_platform.errors import look_up
 FORMS: dict[str, Form] = {"reference": quadratic_form, "plain": linear_form, "auto": linear_form}
 
 
+@fx_leaf
 def linear_attention(
     query: Tensor,
     key: Tensor,
@@ -44,6 +46,7 @@ def linear_attention(
     return _through_features(_elu_plus_one, backend, query, key, value, options)
 
 
+@fx_leaf
 def relu_attention(
     query: Tensor,
     key: Tensor,

@@ -10,6 +10,7 @@ from nala_platform.attention.blocks.form import chunked_form
 from nala_platform.attention.door import check
 from nala_platform.attention.forms import plain, reference
 from nala_platform.attention.gradient import obstacle
+from nala_platform.attention.tracing import fx_leaf
 from nala_platform.attention.native.form import is_at_hand, native_form
 from nala_platform.attention.precision import autocast_off
 from nala_platform.attention.signature import AlphaRange, Backend, Options, Rope
@@ -35,6 +36,7 @@ BACKENDS: dict[str, Backend] = {
 }
 
 
+@fx_leaf
 def nala_attention(
     query: Tensor,
     key: Tensor,
@@ -66,8 +68,9 @@ def nala_attention(
     minute at the first call; ``"native"``, kernels in C++ for a CPU, which the machine's compiler builds in some
     seconds at the first call ever, and inside ``torch.compile`` one operator; ``"triton"``, fused kernels for CUDA.
     ``"auto"`` is ``"native"`` on a CPU where there is a compiler, else ``"chunked"``, and ``"plain"`` where that cannot
-    run (``gradient.obstacle``): inside ``torch.compile`` (without ``"native"``) and ``torch.export``, under
-    ``torch.func``, and for a rope that requires a gradient.
+    run (``gradient.obstacle``): inside ``torch.compile`` (without ``"native"``), ``torch.export``, ``torch.jit.trace``
+    and ``torch.onnx.export``, under ``torch.func``, and for a rope that requires a gradient. ``torch.fx`` records the
+    call as one node.
     Raises UserError for arguments that do not fit together.
     """
     options = Options(alpha_range, alpha_gate, key_power, direction, rope, is_causal, key_padding_mask, eps)

@@ -57,7 +57,7 @@ def counted(phi_k_BHMF: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor
 
 def gather(rotated_k_BHMF: Tensor, phi_k_BHMF: Tensor, value_BHME: Tensor, seen_BM: Tensor) -> State:
     """The sums over all keys; ``seen_BM`` is 0 at a masked key, whose features must be 0."""
-    return State(rotated_k_BHMF.mT @ value_BHME, phi_k_BHMF.sum(2), seen_BM.sum(1))
+    return State(rotated_k_BHMF.transpose(-2, -1) @ value_BHME, phi_k_BHMF.sum(2), seen_BM.sum(1))
 
 
 def read(rotated_q_BHNF: Tensor, phi_q_BHNF: Tensor, state: State, *, eps: float) -> Tensor:
@@ -97,14 +97,20 @@ def _causal_sums(q_BHNF: Tensor, k_BHNF: Tensor, v_BHNE: Tensor, *, start: State
     # of the chunk: there it always has two chunks or more, and unfold and pad, unlike view and slice, do not ask.
     chunks = length // chunk + 2 if torch.compiler.is_exporting() else (length + chunk - 1) // chunk
     padding = chunks * chunk - length
-    q_BHTCF, k_BHTCF, v_BHTCE = (
-        F.pad(x, (0, 0, 0, padding)).unfold(2, chunk, chunk).mT for x in (q_BHNF, k_BHNF, v_BHNE)
-    )
-    own_BHTFE = k_BHTCF.mT @ v_BHTCE
+    q_BHTCF, k_BHTCF, v_BHTCE = (_in_chunks(F.pad(x, (0, 0, 0, padding)), chunk) for x in (q_BHNF, k_BHNF, v_BHNE))
+    own_BHTFE = k_BHTCF.transpose(-2, -1) @ v_BHTCE
     # Shifted, not cumsum - own: after a chunk with large keys that difference would be all rounding.
     before_BHTFE = F.pad(own_BHTFE.cumsum(2), (0, 0, 0, 0, 1, -1))
     if start is not None:
         before_BHTFE = before_BHTFE + start.key_value_BHFE[:, :, None]
-    within_BHTCC = (q_BHTCF @ k_BHTCF.mT).tril()
+    within_BHTCC = (q_BHTCF @ k_BHTCF.transpose(-2, -1)).tril()
     sums_BHTCE = q_BHTCF @ before_BHTFE + within_BHTCC @ v_BHTCE
     return F.pad(sums_BHTCE.flatten(2, 3), (0, 0, 0, -padding))
+
+
+def _in_chunks(x_BHNX: Tensor, chunk: int) -> Tensor:
+    """(B, H, T, C, X)"""
+    if torch.compiler.is_compiling():
+        return x_BHNX.unfold(2, chunk, chunk).transpose(-2, -1)
+    # ONNX has no unfold of a length that is not known, vmap no rule for its gradient
+    return x_BHNX.unflatten(2, (-1, chunk))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from nala_platform.attention.signature import AlphaRange
+from nala_platform.attention.tracing import is_jit_tracing
 
 
 def widest(x: Tensor) -> torch.dtype:
@@ -34,8 +35,9 @@ def widen_bounded(x: Tensor) -> Tensor:
     For powers below 1, whose finite gradient near 0 (a component of 1e-7 in a query of norm 1e-4, say) can exceed
     fp16's 65504. A gradient that arrives as inf or NaN leaves as such.
     """
-    if x.dtype == widest(x):
-        return x
+    # a trace that holds a function of Python's could not be saved
+    if x.dtype == widest(x) or is_jit_tracing():
+        return widen(x)
     return _WidenBounded.apply(x)
 
 

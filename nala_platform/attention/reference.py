@@ -30,8 +30,8 @@ def quadratic_form(
     sees_B1NM = visible(phi_q_BHNF, phi_k_BHMF, is_causal=is_causal, key_padding_mask=key_padding_mask)
     count_B1N1 = sees_B1NM.sum(-1, keepdim=True).clamp_min(1)
 
-    rotated_BHNM = rotate(phi_q_BHNF, rope) @ rotate(phi_k_BHMF, rope).mT
-    weight_BHNM = phi_q_BHNF @ phi_k_BHMF.mT
+    rotated_BHNM = rotate(phi_q_BHNF, rope) @ rotate(phi_k_BHMF, rope).transpose(-2, -1)
+    weight_BHNM = phi_q_BHNF @ phi_k_BHMF.transpose(-2, -1)
     numerator_BHNE = torch.where(sees_B1NM, rotated_BHNM, 0.0) @ widen(value_BHME) / count_B1N1
     denominator_BHN1 = torch.where(sees_B1NM, weight_BHNM, 0.0).sum(-1, keepdim=True) / count_B1N1
     return numerator_BHNE / (denominator_BHN1 + eps)

@@ -3,11 +3,16 @@
 Shapes: B batch, H heads, N queries, M keys, D head size, E value size.
 """
 
+from contextlib import nullcontext
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nala_platform.attention.door import check
+from nala_platform.attention.gradient import is_transformed
+from nala_platform.attention.tracing import fx_leaf
 from nala_platform.attention.masking import cleared, visible
 from nala_platform.attention.precision import autocast_off, widen
 from nala_platform.attention.rotary import rotate
@@ -17,7 +22,7 @@ from nala_platform.errors import look_up
 
 def _reference(query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
     sees_B1NM = visible(query, key, is_causal=options.is_causal, key_padding_mask=options.key_padding_mask)
-    scores_BHNM = widen(query) @ widen(key).mT * query.shape[-1] ** -0.5
+    scores_BHNM = widen(query) @ widen(key).transpose(-2, -1) * query.shape[-1] ** -0.5
     # With -inf the softmax of a row without any key would be 0/0; a finite lowest score keeps its gradient finite too.
     weights_BHNM = torch.where(sees_B1NM, scores_BHNM, torch.finfo(scores_BHNM.dtype).min).softmax(-1)
     return torch.where(sees_B1NM, weights_BHNM, 0.0) @ widen(value)
@@ -36,6 +41,7 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tenso
 BACKENDS: dict[str, Backend] = {"reference": _reference, "plain": _fused, "auto": _fused}
 
 
+@fx_leaf
 def softmax_attention(
     query: Tensor,
     key: Tensor,
@@ -65,4 +71,6 @@ def softmax_attention(
     with autocast_off(query):
         # The angles are applied in float32; what torch's kernels take is one dtype for all three, that of the values.
         query, key = (rotate(widen(x), rope).to(value.dtype) for x in (query, key))
-        return compute(query, key, value, options).to(value.dtype)
+        # Torch's fused kernels have no rules for vmap, forward mode and second derivatives.
+        with sdpa_kernel(SDPBackend.MATH) if is_transformed() else nullcontext():
+            return compute(query, key, value, options).to(value.dtype)

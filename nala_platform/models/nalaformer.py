@@ -4,10 +4,9 @@ Shapes: B batch, C channels, Y rows, X columns, P projected channels, K classes.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-import torch
 from timm.layers.adaptive_avgmax_pool import SelectAdaptivePool2d
 from timm.layers.weight_init import trunc_normal_
 from timm.models import checkpoint
@@ -17,18 +16,25 @@ from torch import Tensor, nn
 from nala_platform.errors import UserError
 from nala_platform.models.checkpoint import accept_released_weights
 from nala_platform.nn.block import Block
+from nala_platform.nn.memory_format import channels_last
 from nala_platform.nn.rope import rotary_tables
 
 
 class Stem(nn.Module):
-    """Four 3x3 convolutions of strides 2, 1, 1, 2, each with BN, GELU between them: (B, 3, Y, X) to stride 4."""
+    """Four 3x3 convolutions of strides 2, 1, 1, 2, each with BN, GELU between them: (B, 3, Y, X) to stride 4.
 
-    def __init__(self, in_chans: int, dim: int) -> None:
+    Args:
+        in_chans: channels of the image.
+        dim: channels of the output.
+        act_layer: makes the activations.
+    """
+
+    def __init__(self, in_chans: int, dim: int, *, act_layer: Callable[[], nn.Module] = nn.GELU) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         half = dim // 2
         for before, after, stride in ((in_chans, half, 2), (half, half, 1), (half, half, 1), (half, dim, 2)):
-            layers += [nn.Conv2d(before, after, 3, stride, padding=1), nn.BatchNorm2d(after), nn.GELU()]
+            layers += [nn.Conv2d(before, after, 3, stride, padding=1), nn.BatchNorm2d(after), act_layer()]
         self.proj = nn.Sequential(*layers[:-1])
 
     def forward(self, image_BCYX: Tensor) -> Tensor:
@@ -37,11 +43,18 @@ class Stem(nn.Module):
 
 
 class Downsample(nn.Module):
-    """Halve rows and columns (rounded up): a 3x3 convolution of stride 2, then BN."""
+    """Halve rows and columns (rounded up): a 3x3 convolution of stride 2, then BN.
 
-    def __init__(self, dim: int, next_dim: int) -> None:
+    Args:
+        dim: channels.
+        next_dim: channels of the output.
+        stride: 1 keeps rows and columns.
+        dilation: of the convolution.
+    """
+
+    def __init__(self, dim: int, next_dim: int, *, stride: int = 2, dilation: int = 1) -> None:
         super().__init__()
-        self.reduction = nn.Conv2d(dim, next_dim, 3, 2, padding=1)
+        self.reduction = nn.Conv2d(dim, next_dim, 3, stride, padding=dilation, dilation=dilation)
         self.norm = nn.BatchNorm2d(next_dim)
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
@@ -58,21 +71,33 @@ class Stage(nn.Module):
         blocks: at least one, all of ``dim`` channels.
         dim: channels.
         head_size: D of the rotary tables.
-        next_dim: channels of the next stage, ``None`` in the last.
+        downsample: leads to the next stage; Identity in the last.
+        reduction: pixels of the image for a row or column.
+        dilation: of the blocks; tokens at this distance are neighbours.
     """
 
-    def __init__(self, blocks: Sequence[Block], *, dim: int, head_size: int, next_dim: int | None) -> None:
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        *,
+        dim: int,
+        head_size: int,
+        downsample: nn.Module,
+        reduction: int,
+        dilation: int = 1,
+    ) -> None:
         super().__init__()
         self.dim = dim
         self.head_size = head_size
+        self.reduction, self.dilation = reduction, dilation
         self.grad_checkpointing = False
         self.blocks = nn.ModuleList(blocks)
-        self.downsample: nn.Module = nn.Identity() if next_dim is None else Downsample(dim, next_dim)
+        self.downsample = downsample
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
         """(B, C, Y, X) -> (B, C, Y, X)."""
         height, width = x_BCYX.shape[-2:]
-        rope = rotary_tables(height, width, self.head_size, device=x_BCYX.device)
+        rope = rotary_tables(height, width, self.head_size, device=x_BCYX.device, dilation=self.dilation)
         for block in self.blocks:
             x_BCYX = checkpoint(block, x_BCYX, rope) if self.grad_checkpointing else block(x_BCYX, rope)
         return x_BCYX
@@ -91,6 +116,7 @@ class NaLaFormer(nn.Module):
         in_chans: channels of the image.
         global_pool: timm's pooling name; "" gives a map of logits.
         drop_rate: dropout before the last layer.
+        act_layer: makes the stem's activations.
     """
 
     def __init__(
@@ -102,16 +128,22 @@ class NaLaFormer(nn.Module):
         in_chans: int = 3,
         global_pool: str = "avg",
         drop_rate: float = 0.0,
+        act_layer: Callable[[], nn.Module] = nn.GELU,
     ) -> None:
         super().__init__()
         self.in_chans = in_chans
         self.output_fmt = "NCHW"
         self.num_features = stages[-1].dim
+        # Named by its last block: to torch.fx the downsampling, which is not in a stage's output, is in the stage.
         self.feature_info = [
-            {"num_chs": stage.dim, "reduction": 4 * 2**index, "module": f"layers.{index}"}
+            {
+                "num_chs": stage.dim,
+                "reduction": stage.reduction,
+                "module": f"layers.{index}.blocks.{len(stage.blocks) - 1}",
+            }
             for index, stage in enumerate(stages)
         ]
-        self.patch_embed = Stem(in_chans, stages[0].dim)
+        self.patch_embed = Stem(in_chans, stages[0].dim, act_layer=act_layer)
         self.layers = nn.ModuleList(stages)
         self.proj: nn.Module = nn.Linear(self.num_features, projection)
         self.norm: nn.Module = nn.BatchNorm2d(projection)
@@ -177,8 +209,7 @@ class NaLaFormer(nn.Module):
 
     def _run(self, image_BCYX: Tensor, take: set[int], last: int) -> tuple[Tensor, list[Tensor]]:
         """The output of stage ``last`` and of the stages in ``take``."""
-        # The blocks' linear layers want channels last: one copy of the image here spares two in every block.
-        x_BCYX = self.patch_embed(image_BCYX.contiguous(memory_format=torch.channels_last))
+        x_BCYX = self.patch_embed(channels_last(image_BCYX))
         taken = []
         for index in range(last + 1):
             stage = self._stages()[index]

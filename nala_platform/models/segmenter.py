@@ -99,4 +99,6 @@ class Segmenter(nn.Module):
 
 def _padding(length: int) -> int:
     """Pixels to add to a side. From 64 on, the coarsest map has more than one pixel, which group norms need."""
-    return max(64 - length, 0) if length <= 64 else -length % STRIDES[-1]
+    rows = (length + STRIDES[-1] - 1) // STRIDES[-1]
+    # max(2, rows) without a comparison, which torch.jit.trace would take for a constant and torch.fx cannot make
+    return (rows + 1 // rows) * STRIDES[-1] - length

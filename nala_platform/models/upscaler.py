@@ -16,6 +16,7 @@ from nala_platform.errors import UserError, look_up
 from nala_platform.models.backbone import nala_options
 from nala_platform.nn.block import Block
 from nala_platform.nn.feed_forward import ConvFeedForward
+from nala_platform.nn.memory_format import channels_last
 from nala_platform.nn.mixer import GatedAttention
 from nala_platform.nn.rope import rotary_tables
 
@@ -42,8 +43,21 @@ SIZES: dict[str, Size] = {
 
 def bicubic(image_BCYX: Tensor, scale: int) -> Tensor:
     """``(B, C, S Y, S X)`` float32: Pillow's bicubic enlargement (a = -0.5), not rounded or clipped."""
+    if torch.onnx.is_in_onnx_export():  # ONNX has no cubic that leaves out what is beyond the border
+        height, width = image_BCYX.shape[-2:]
+        rows, columns = (_cubic_weights(side, scale, image_BCYX) for side in (height, width))
+        return rows @ image_BCYX.float() @ columns.transpose(0, 1)
     # torch's own cubic has a = -0.75; its antialiased one has Pillow's, and enlarging there is nothing to filter
     return F.interpolate(image_BCYX.float(), scale_factor=scale, mode="bicubic", antialias=True)
+
+
+def _cubic_weights(side: int, scale: int, like: Tensor) -> Tensor:
+    """The weights ``(S side, side)`` that pixels of a side have in those of the enlarged one; a row sums to 1."""
+    target = (torch.arange(side * scale, device=like.device) + 0.5) / scale - 0.5
+    near = (target[:, None] - torch.arange(side, device=like.device)).abs()
+    inner, outer = (1.5 * near - 2.5) * near**2 + 1, ((2.5 - 0.5 * near) * near - 4) * near + 2
+    weights = torch.where(near < 1, inner, torch.where(near < 2, outer, 0.0))
+    return weights / weights.sum(1, keepdim=True)
 
 
 class Upscaler(nn.Module):
@@ -110,9 +124,7 @@ class Upscaler(nn.Module):
 
     def forward(self, image_BCYX: Tensor) -> Tensor:
         """See the class."""
-        # The blocks' linear layers want channels last: one copy of the image here spares two in every block.
-        centred_BCYX = (image_BCYX - MIDDLE).contiguous(memory_format=torch.channels_last)
-        shallow_BCYX = x_BCYX = self.shallow(centred_BCYX)
+        shallow_BCYX = x_BCYX = self.shallow(channels_last(image_BCYX - MIDDLE))
         height, width = image_BCYX.shape[-2:]
         rope = rotary_tables(height, width, self.head_size, device=image_BCYX.device)
         for block in self.blocks:

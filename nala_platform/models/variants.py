@@ -1,8 +1,10 @@
 """The sizes of NaLaFormer and their entry functions under timm's names."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from itertools import pairwise
 from typing import Any
 
@@ -12,11 +14,12 @@ from timm.models import build_model_with_cfg, generate_default_cfgs
 from timm.models._features import FeatureGetterNet
 from torch import nn
 
-from nala_platform.errors import UserError
+from nala_platform.errors import UserError, near
 from nala_platform.models.checkpoint import accept_whole_model, checkpoint_filter_fn
-from nala_platform.models.nalaformer import NaLaFormer, Stage
+from nala_platform.models.nalaformer import Downsample, NaLaFormer, Stage
 from nala_platform.nn.block import Block
 from nala_platform.nn.feed_forward import ConvFeedForward
+from nala_platform.nn.layers import activation, last_axis_norm
 from nala_platform.nn.mixer import GatedAttention
 
 __all__ = [
@@ -35,6 +38,8 @@ __all__ = [
 
 RELEASED_ATTENTION = ("nala", "nala", "softmax", "softmax")
 """The mechanism of each stage in the released models."""
+
+OUTPUT_STRIDES = (8, 16, 32)
 
 
 @dataclass(frozen=True)
@@ -71,10 +76,17 @@ def build(
     global_pool: str = "avg",
     drop_rate: float = 0.0,
     drop_path_rate: float | None = None,
+    proj_drop_rate: float = 0.0,
+    output_stride: int = 32,
+    act_layer: str | Callable[[], nn.Module] = "gelu",
+    norm_layer: str | Callable[[int], nn.Module] | None = None,
     attention: str | None = None,
     stage_attention: tuple[str, ...] | None = None,
+    alpha_range: tuple[float, float] = (1.5, 4.5),
+    alpha_gate: str = "tanh",
+    direction: str = "split",
+    key_power: float = 3.0,
     learn_alpha: bool = False,
-    **mixing: Any,
 ) -> NaLaFormer:
     """A NaLaFormer of the given size.
 
@@ -82,25 +94,40 @@ def build(
         variant: the size.
         num_classes, in_chans, global_pool, drop_rate: as in `NaLaFormer`.
         drop_path_rate: of the last block, rising linearly from 0 in the first; None is the size's own.
+        proj_drop_rate: dropout after the attention's last linear layer and in the feed-forward part.
+        output_stride: 8, 16 or 32, the reduction of the last stage: later strides become dilations, as in timm's
+            ConvNeXt, so that the same weights fit; the rotary positions keep their distances.
+        act_layer: of the stem and the feed-forward part, a name of timm's or what makes the module.
+        norm_layer: of the blocks, a name of timm's or what makes the module from C, over the last axis; None is
+            LayerNorm with the released networks' eps.
         attention: one mechanism for all four stages; attention="nala" makes every layer linear.
         stage_attention: a mechanism a stage; None with attention=None is `RELEASED_ATTENTION`.
+        alpha_range, alpha_gate, direction, key_power: as in `GatedAttention`, checked in every stage.
         learn_alpha: NaLa stages learn low and high per head, starting from alpha_range.
-        mixing: alpha_range, alpha_gate, direction, key_power of `GatedAttention`, checked in every stage.
 
     Raises:
-        UserError: both attention and stage_attention, not one name a stage, learn_alpha without a NaLa stage, or
-            options that a mechanism refuses.
+        UserError: both attention and stage_attention, not one name a stage, learn_alpha without a NaLa stage, another
+            output_stride, a norm over another axis, or options that a mechanism refuses.
     """
     mechanisms = _mechanisms(attention, stage_attention, len(variant.dims))
     if learn_alpha and "nala" not in mechanisms:
         raise UserError(f"learn_alpha needs a stage with attention 'nala', the stages have {', '.join(mechanisms)}")
-    mixers = [
-        partial(GatedAttention, attention=name, learn_alpha=learn_alpha and name == "nala", **mixing)
-        for name in mechanisms
-    ]
-    stages = _stages(variant, mixers, variant.drop_path if drop_path_rate is None else drop_path_rate)
+    mixing = {"alpha_range": alpha_range, "alpha_gate": alpha_gate, "direction": direction, "key_power": key_power}
+    act_layer, norm_layer = activation(act_layer), last_axis_norm(norm_layer)
+    stages = _stages(
+        variant,
+        [
+            partial(GatedAttention, attention=name, learn_alpha=learn_alpha and name == "nala", **mixing)
+            for name in mechanisms
+        ],
+        partial(ConvFeedForward, act_layer=act_layer),
+        norm_layer=norm_layer,
+        proj_drop_rate=proj_drop_rate,
+        drop_path_rate=variant.drop_path if drop_path_rate is None else drop_path_rate,
+        output_stride=output_stride,
+    )
     head = {"num_classes": num_classes, "in_chans": in_chans, "global_pool": global_pool, "drop_rate": drop_rate}
-    return NaLaFormer(stages, variant.projection, **head)
+    return NaLaFormer(stages, variant.projection, **head, act_layer=act_layer)
 
 
 def _mechanisms(attention: str | None, stage_attention: tuple[str, ...] | None, stages: int) -> tuple[str, ...]:
@@ -115,23 +142,41 @@ def _mechanisms(attention: str | None, stage_attention: tuple[str, ...] | None, 
     return mechanisms
 
 
-def _stages(variant: Variant, mixers: list[partial[GatedAttention]], drop_path_rate: float) -> list[Stage]:
+def _stages(
+    variant: Variant,
+    mixers: list[partial[GatedAttention]],
+    feed_forward: partial[ConvFeedForward],
+    *,
+    norm_layer: Callable[[int], nn.Module] | None,
+    proj_drop_rate: float,
+    drop_path_rate: float,
+    output_stride: int,
+) -> list[Stage]:
+    if output_stride not in OUTPUT_STRIDES:
+        raise UserError(f"output_stride must be one of {', '.join(map(str, OUTPUT_STRIDES))}, got {output_stride}")
     next_dims = [after for _, after in pairwise(variant.dims)] + [None]
     last_block = max(1, sum(variant.depths) - 1)
-    stages, done = [], 0
+    stages, done, reduction, dilation = [], 0, 4, 1
     for index, (dim, heads, depth) in enumerate(zip(variant.dims, variant.heads, variant.depths, strict=True)):
+        shared: dict[str, Any] = {"norm_layer": norm_layer, "dilation": dilation}
         blocks = [
             Block(
                 dim,
-                mixers[index](dim, heads),
-                ConvFeedForward(dim, int(dim * variant.mlp_ratios[index])),
+                mixers[index](dim, heads, proj_drop=proj_drop_rate, **shared),
+                feed_forward(dim, int(dim * variant.mlp_ratios[index]), drop=proj_drop_rate, dilation=dilation),
                 layer_scale=variant.layer_scale[index],
                 drop_path=drop_path_rate * (done + block) / last_block,
+                **shared,
             )
             for block in range(depth)
         ]
-        stages.append(Stage(blocks, dim=dim, head_size=dim // heads, next_dim=next_dims[index]))
         done += depth
+        stride = 2 if reduction < output_stride else 1
+        after = next_dims[index]
+        down = nn.Identity() if after is None else Downsample(dim, after, stride=stride, dilation=dilation)
+        own = {"dim": dim, "head_size": dim // heads, "reduction": reduction, "dilation": dilation}
+        stages.append(Stage(blocks, downsample=down, **own))
+        reduction, dilation = reduction * stride, dilation * 2 // stride
     return stages
 
 
@@ -154,6 +199,14 @@ default_cfgs = generate_default_cfgs(
 """timm's description of each model; timm reads this very name. No weights are published under a known address."""
 
 
+_OPTIONS = (
+    *list(signature(build).parameters)[1:],
+    *("features_only", "out_indices", "feature_cls", "feature_cfg", "pretrained_cfg", "pretrained_cfg_overlay"),
+    *("cache_dir", "device", "dtype"),
+)
+"""Of the entry functions: those of `build`, and timm's."""
+
+
 def _create(
     name: str,
     pretrained: bool,
@@ -162,16 +215,27 @@ def _create(
     dtype: torch.dtype | None = None,
     **options: Any,
 ) -> nn.Module:
-    """timm's door: ``options`` are timm's own (features_only, pretrained_cfg, …) and those of `build`."""
+    """What timm calls: ``options`` are timm's own (features_only, pretrained_cfg, …) and those of `build`.
+
+    Raises:
+        TypeError: an option that neither has.
+    """
+    for option in options:
+        if option not in _OPTIONS:
+            raise TypeError(
+                f"{name} got an unexpected keyword argument {option!r}{near(option, _OPTIONS)} "
+                f"Options: {', '.join(_OPTIONS)}"
+            )
     options["pretrained_cfg"] = options.get("pretrained_cfg") or default_cfgs[name].default.to_dict()
+    # The stages are read by forward_intermediates: in a list of modules each would end in its downsampling.
+    features = {"out_indices": (0, 1, 2, 3), "feature_cls": "getter"} | options.pop("feature_cfg", {})
     with torch.device(device) if device is not None else nullcontext():
         model: nn.Module = build_model_with_cfg(
             partial(build, VARIANTS[name.removeprefix("nalaformer_")]),
             name,
             pretrained,
             pretrained_filter_fn=checkpoint_filter_fn,
-            # The stages are read by forward_intermediates: in a list of modules each would end in its downsampling.
-            feature_cfg={"out_indices": (0, 1, 2, 3), "feature_cls": "getter"},
+            feature_cfg=features,
             **options,
         )
     if isinstance(model, FeatureGetterNet):

@@ -3,6 +3,8 @@
 Shapes: B batch, C channels, Y rows, X columns.
 """
 
+from collections.abc import Callable
+
 import torch
 from timm.layers.drop import DropPath
 from torch import Tensor, nn
@@ -13,11 +15,16 @@ from nala_platform.nn.mixer import GatedAttention
 
 
 class ChannelNorm(nn.Module):
-    """LayerNorm over the channels of ``(B, C, Y, X)``, eps 1e-6, returned channels-last ``(B, Y, X, C)``."""
+    """A norm over the channels of ``(B, C, Y, X)``, returned channels-last ``(B, Y, X, C)``.
 
-    def __init__(self, dim: int) -> None:
+    Args:
+        dim: channels C.
+        norm_layer: makes the norm from C, over the last axis; None is LayerNorm with eps 1e-6.
+    """
+
+    def __init__(self, dim: int, norm_layer: Callable[[int], nn.Module] | None = None) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        self.norm = nn.LayerNorm(dim, eps=1e-6) if norm_layer is None else norm_layer(dim)
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
         """See the class."""
@@ -37,6 +44,8 @@ class Block(nn.Module):
         feed_forward: ``x_BYXC -> x_BYXC``.
         layer_scale: the start of ``gamma_1`` and ``gamma_2``, parameters ``(1, C, 1, 1)``.
         drop_path: probability with which a sample leaves out a residual branch in training.
+        norm_layer: as in `ChannelNorm`.
+        dilation: of the position encodings' convolutions, in tokens.
     """
 
     def __init__(
@@ -47,15 +56,17 @@ class Block(nn.Module):
         *,
         layer_scale: float = 1.0,
         drop_path: float = 0.0,
+        norm_layer: Callable[[int], nn.Module] | None = None,
+        dilation: int = 1,
     ) -> None:
         super().__init__()
         self.gamma_1 = nn.Parameter(torch.full((1, dim, 1, 1), float(layer_scale)))
         self.gamma_2 = nn.Parameter(torch.full((1, dim, 1, 1), float(layer_scale)))
-        self.cpe1 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
-        self.norm1 = ChannelNorm(dim)
+        self.cpe1 = nn.Conv2d(dim, dim, 3, padding=dilation, dilation=dilation, groups=dim)
+        self.norm1 = ChannelNorm(dim, norm_layer)
         self.attn = mixer
-        self.cpe2 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
-        self.norm2 = ChannelNorm(dim)
+        self.cpe2 = nn.Conv2d(dim, dim, 3, padding=dilation, dilation=dilation, groups=dim)
+        self.norm2 = ChannelNorm(dim, norm_layer)
         self.ffn = feed_forward
         self.drop_path = DropPath(drop_path)
 

@@ -3,10 +3,11 @@
 Shapes: B batch, Y rows, X columns, C = H * D channels, H heads, N = Y * X tokens, D head size.
 """
 
-import torch
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
-from nala_platform.attention import ATTENTION, AlphaRange, Attention, Rope
+from nala_platform.attention import ATTENTION, AlphaRange, Attention, Rope, validate_options
 from nala_platform.errors import UserError, look_up
 from nala_platform.nn.alpha import LearnedAlphaRange
 
@@ -25,6 +26,9 @@ class GatedAttention(nn.Module):
         alpha_range, alpha_gate, direction, key_power: as in ``nala_attention``; the other mechanisms check them, and
             they have no effect there.
         learn_alpha: ``alpha_range`` is the start of a `LearnedAlphaRange`, parameters ``alpha.low``, ``alpha.high``.
+        norm_layer: makes the norm from C, over the last axis; None is the LayerNorm.
+        proj_drop: probability of the dropout after ``out_proj``.
+        dilation: of ``lepe``'s convolution, in tokens.
 
     Raises:
         UserError: an unknown name, heads that do not divide C, a head size not a multiple of 4, options that the
@@ -42,6 +46,9 @@ class GatedAttention(nn.Module):
         direction: str = "split",
         key_power: float = 3.0,
         learn_alpha: bool = False,
+        norm_layer: Callable[[int], nn.Module] | None = None,
+        proj_drop: float = 0.0,
+        dilation: int = 1,
     ) -> None:
         super().__init__()
         if dim % heads or dim // heads % 4:
@@ -54,12 +61,13 @@ class GatedAttention(nn.Module):
         self.alpha_range = (low, high)
         self.alpha_gate, self.direction, self.key_power = alpha_gate, direction, key_power
         self.qkvg = nn.Linear(dim, 4 * dim)
-        self.lepe = nn.Conv2d(dim, dim, 5, padding=2, groups=dim)
+        validate_options(
+            heads=heads, alpha_range=alpha_range, alpha_gate=alpha_gate, direction=direction, key_power=key_power
+        )
+        self.lepe = nn.Conv2d(dim, dim, 5, padding=2 * dilation, dilation=dilation, groups=dim)
         self.out_proj = nn.Linear(dim, dim)
-        self.ln = nn.LayerNorm(dim)
-        # One token through the mechanism: a wrong option stops here and not at the first batch.
-        token_BHND = torch.zeros(1, heads, 1, dim // heads)
-        self._attend((token_BHND, token_BHND, token_BHND), None, self.alpha_range)
+        self.proj_drop = nn.Dropout(proj_drop)
+        self.ln = nn.LayerNorm(dim) if norm_layer is None else norm_layer(dim)
         self.alpha = LearnedAlphaRange(heads, self.alpha_range) if learn_alpha else None
 
     def forward(self, x_BYXC: Tensor, rope: Rope) -> Tensor:
@@ -75,7 +83,7 @@ class GatedAttention(nn.Module):
         alpha_range = self.alpha() if self.alpha is not None else self.alpha_range
         mixed_BHND = self._attend((query_BHND, key_BHND, value_BHND), rope, alpha_range)
         mixed_BYXC = mixed_BHND.transpose(1, 2).reshape(size_BYXC) + near_BCYX.permute(0, 2, 3, 1)
-        return self.out_proj(self.ln(mixed_BYXC) * nn.functional.silu(gate_BYXC))
+        return self.proj_drop(self.out_proj(self.ln(mixed_BYXC) * nn.functional.silu(gate_BYXC)))
 
     def _attend(self, heads: tuple[Tensor, Tensor, Tensor], rope: Rope | None, alpha_range: AlphaRange) -> Tensor:
         query_BHND, key_BHND, value_BHND = heads

@@ -6,16 +6,22 @@ Shapes: Y rows, X columns, N = Y * X tokens in row-major order, D head size, Q =
 import torch
 from torch import Tensor
 
+from nala_platform.attention.tracing import fx_leaf
 from nala_platform.errors import UserError
 
 BASE = 10000.0
 
 
-def rotary_tables(height: int, width: int, head_size: int, *, device: torch.device) -> tuple[Tensor, Tensor]:
+@fx_leaf
+def rotary_tables(
+    height: int, width: int, head_size: int, *, device: torch.device, dilation: int = 1
+) -> tuple[Tensor, Tensor]:
     """``(cos_ND, sin_ND)``, float32, of the angles by which token ``n = y * width + x`` is rotated.
 
     Frequencies are ``10000 ** -linspace(0, 1, D / 4)``, each for one interleaved pair and so written twice. The first
-    half of the head turns by ``y * frequency``, the second by ``x * frequency`` (the released NaLaFormer).
+    half of the head turns by ``y / dilation * frequency``, the second by ``x / dilation * frequency``. The released
+    NaLaFormer has dilation 1; in a stage whose stride was replaced by dilation, two tokens at a distance of
+    ``dilation`` are the neighbours of before.
 
     The tables are computed at each call: the trigonometry is on ``Y + X`` rows only, so that a cache would save less
     than it costs in ``torch.compile`` and ``torch.export``.
@@ -30,8 +36,8 @@ def rotary_tables(height: int, width: int, head_size: int, *, device: torch.devi
     if head_size % 4:
         raise UserError(f"the head size must be a multiple of 4 for 2-D rotary tables, got {head_size}")
     frequency_Q = BASE ** -torch.linspace(0.0, 1.0, head_size // 4, device=device)
-    angle_YD = torch.arange(height, device=device)[:, None] * frequency_Q.repeat_interleave(2)
-    angle_XD = torch.arange(width, device=device)[:, None] * frequency_Q.repeat_interleave(2)
+    angle_YD = torch.arange(height, device=device)[:, None] / dilation * frequency_Q.repeat_interleave(2)
+    angle_XD = torch.arange(width, device=device)[:, None] / dilation * frequency_Q.repeat_interleave(2)
     return _on_grid(angle_YD.cos(), angle_XD.cos()), _on_grid(angle_YD.sin(), angle_XD.sin())
 
 

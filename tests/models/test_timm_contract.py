@@ -1,6 +1,9 @@
 """What timm's users expect of a model, item by item, on the nano size."""
 
+from functools import partial
+
 import pytest
+import segmentation_models_pytorch
 import timm
 import torch
 from timm.models import group_parameters, is_model, list_models
@@ -9,6 +12,7 @@ from timm.optim import create_optimizer_v2
 from nala_platform.errors import UserError
 from nala_platform.models.registration import register_timm
 from nala_platform.models.variants import ENTRIES, VARIANTS
+from nala_platform.nn.rope import rotary_tables
 
 register_timm()
 CHANNELS = (16, 32, 64, 128)
@@ -52,10 +56,93 @@ def test_create_model_passes_timms_options():
 
 
 def test_unknown_options_are_refused():
-    with pytest.raises(TypeError, match="attentoin"):
+    """The message names the model, the nearest option and all of them."""
+    with pytest.raises(TypeError, match=r"nalaformer_nano got an unexpected .*'attentoin'; did you mean 'attention'"):
         nano(attentoin="nala")
+    with pytest.raises(TypeError, match=r"nalaformer_nano .*'attn_drop_rate'.*Options: num_classes, in_chans, .*dtype"):
+        nano(attn_drop_rate=0.1)
     with pytest.raises(RuntimeError, match="No pretrained weights exist for nalaformer_nano"):
         nano(pretrained=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"output_stride": 4}, "output_stride must be one of 8, 16, 32, got 4"),
+        ({"act_layer": "foo"}, "act_layer='foo' is not a layer of timm's"),
+        ({"norm_layer": "foo"}, "norm_layer='foo' is not a layer of timm's"),
+        ({"norm_layer": "batchnorm2d"}, "norm_layer='batchnorm2d' normalises maps"),
+        ({"norm_layer": "layernorm2d"}, "norm_layer='layernorm2d' normalises maps"),
+        ({"norm_layer": torch.nn.BatchNorm1d}, "normalises maps"),
+    ],
+)
+def test_wrong_values_of_timms_options(options, message):
+    with pytest.raises(UserError, match=message):
+        nano(**options)
+
+
+def test_layers_and_dropout_in_timms_words():
+    """Each option reaches every place of its kind and no other; the names of weights stay."""
+    usual = nano()
+    model = nano(act_layer="relu", norm_layer="rmsnorm", proj_drop_rate=0.2)
+    kinds = {name: type(module).__name__ for name, module in model.named_modules()}
+    assert sum(kind == "ReLU" for kind in kinds.values()) == 3 + 5
+    assert sum(kind == "GELU" for kind in kinds.values()) == 0
+    assert kinds["act"] == "SiLU"
+    assert sum(kind == "RmsNorm" for kind in kinds.values()) == 3 * 5
+    assert sum(kind == "LayerNorm" for kind in kinds.values()) == 0
+    rates = [module.p for name, module in model.named_modules() if isinstance(module, torch.nn.Dropout)]
+    assert sorted(rates) == [0.0] + 10 * [0.2]
+    # an RMS norm has no bias
+    biases = {name for name, module in usual.named_modules() if isinstance(module, torch.nn.LayerNorm)}
+    assert set(usual.state_dict()) - set(model.state_dict()) == {f"{name}.bias" for name in biases}
+    model(images(2, 3, 40, 40)).square().sum().backward()
+    torch.manual_seed(5)
+    assert not torch.equal(model(images(2, 3, 40, 40)), model(images(2, 3, 40, 40)))
+    layer = nano(norm_layer=partial(torch.nn.LayerNorm, eps=0.1), act_layer=torch.nn.ReLU)
+    assert layer.layers[0].blocks[0].norm1.norm.eps == layer.layers[3].blocks[0].attn.ln.eps == 0.1
+
+
+class TestOutputStride:
+    @pytest.mark.parametrize(("stride", "reductions"), [(32, [4, 8, 16, 32]), (16, [4, 8, 16, 16]), (8, [4, 8, 8, 8])])
+    def test_features(self, stride, reductions):
+        model = nano(features_only=True, output_stride=stride).eval()
+        assert model.feature_info.reduction() == reductions
+        features = model(images(2, 3, 70, 64))
+        assert [f.shape[-2:] for f in features] == [(-(-70 // r), -(-64 // r)) for r in reductions]
+
+    @pytest.mark.parametrize(("stride", "step"), [(16, 2), (8, 4)])
+    @pytest.mark.parametrize("size", [(64, 96), (70, 41)])
+    def test_the_same_weights_see_the_same_neighbours(self, stride, step, size):
+        """Without attention, each token of the strided network is one of the dilated network."""
+        strided, dilated = nano().eval(), nano(output_stride=stride).eval()
+        for model in (strided, dilated):
+            for block in (block for layer in model.layers for block in layer.blocks):
+                torch.nn.init.zeros_(block.attn.out_proj.weight)
+                block.attn.lepe.register_forward_hook(lambda module, inputs, out: lepe.append(out))
+        dilated.load_state_dict(strided.state_dict(), strict=True)
+        lepe = []
+        expected = strided.forward_features(images(1, 3, *size))
+        found = dilated.forward_features(images(1, 3, *size))
+        torch.testing.assert_close(found[..., ::step, ::step], expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(lepe[-1][..., ::step, ::step], lepe[4], rtol=1e-4, atol=1e-5)
+
+    @pytest.mark.parametrize("step", [2, 4])
+    def test_rotary_distances_are_kept(self, step):
+        coarse = rotary_tables(3, 5, 8, device=torch.device("cpu"))
+        fine = rotary_tables(3 * step, 5 * step, 8, device=torch.device("cpu"), dilation=step)
+        for one, other in zip(coarse, fine, strict=True):
+            torch.testing.assert_close(other.view(3, step, 5, step, 8)[:, 0, :, 0], one.view(3, 5, 8))
+
+    @pytest.mark.parametrize(
+        ("decoder", "stride"), [("DeepLabV3", 8), ("DeepLabV3Plus", 16), ("PAN", 16), ("PAN", 32), ("Unet", None)]
+    )
+    def test_decoders_of_segmentation_models_pytorch(self, decoder, stride):
+        options = {} if stride is None else {"encoder_output_stride": stride}
+        make = getattr(segmentation_models_pytorch, decoder)
+        model = make("tu-nalaformer_nano", encoder_weights=None, classes=2, **options).eval()
+        with torch.no_grad():
+            assert model(images(1, 3, 256, 256)).shape == (1, 2, 256, 256)
 
 
 def test_features_only():

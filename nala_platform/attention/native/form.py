@@ -56,9 +56,9 @@ def is_at_hand(query: Tensor, key: Tensor, value: Tensor, options: Options) -> b
 
     A dispatch mode, such as torch's counter of operations, sees PyTorch's operators alone.
     """
-    if _unfit(query, key, value) is not None:
-        return False
     if not _is_traced(options) and (_is_watched() or obstacle(query, options) is not None):
+        return False
+    if _unfit(query, key, value) is not None:
         return False
     return found(*Kind.of(query, options.direction))
 

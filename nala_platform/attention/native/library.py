@@ -1,15 +1,20 @@
 """The C++ sources of this folder as a library: built once for each machine, kept in the user's cache, loaded.
 
 What is kept is named by a hash of the sources, the flags, the compiler and the processor, so that a home folder shared
-by unlike machines, or an update of any of them, never loads what was built for another.
+by unlike machines, or an update of any of them, never loads what was built for another. One process compiles; others
+that need the same library meanwhile wait for it.
 """
 
 import ctypes
 import hashlib
+import logging
 import os
+import stat
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +27,10 @@ from nala_platform.errors import UserError
 SOURCES = Path(__file__).parent
 ABANDONED = 24 * 3600
 """Seconds after which a half-built file is nobody's."""
+PATIENCE = 600.0
+"""Seconds that a process waits for another's build, which takes some twenty; then it builds for itself."""
+
+_logger = logging.getLogger(__name__)
 
 
 class Tensor(ctypes.Structure):
@@ -101,7 +110,7 @@ def library(is_double: bool, is_cosine: bool) -> ctypes.CDLL:
         if folder is not None:
             return _from_cache(build, folder / name)
         with tempfile.TemporaryDirectory(prefix="nala-") as temporary:  # built again by each process
-            return _built(build, Path(temporary) / name)
+            return _built(build, Path(temporary) / name, kept=False)
     except UserError:
         raise
     except (OSError, ValueError) as error:  # a full disk, a folder from which nothing may be run, a CXX without sense
@@ -109,19 +118,56 @@ def library(is_double: bool, is_cosine: bool) -> ctypes.CDLL:
 
 
 def _from_cache(build: tuple[str, ...], path: Path) -> ctypes.CDLL:
-    if path.is_file():
-        try:
-            return _loaded(path)
-        except OSError:  # damaged: a disk was full, a machine went down
-            path.unlink(missing_ok=True)
-    for part in path.parent.glob("*.part"):  # of builds that were killed
-        if part.stat().st_mtime < time.time() - ABANDONED:
-            part.unlink(missing_ok=True)
-    return _built(build, path)
+    found = _whole(path)
+    if found is not None:
+        return found
+    with _exclusive(path.parent):
+        found = _whole(path)  # another process has built it meanwhile
+        if found is not None:
+            return found
+        path.unlink(missing_ok=True)  # damaged: a disk was full, a machine went down
+        for part in path.parent.glob("*.part"):  # of builds that were killed
+            if part.stat().st_mtime < time.time() - ABANDONED:
+                part.unlink(missing_ok=True)
+        return _built(build, path, kept=True)
 
 
-def _built(build: tuple[str, ...], path: Path) -> ctypes.CDLL:
-    """Two processes that make it at once make the same; it is never seen half-written."""
+def _whole(path: Path) -> ctypes.CDLL | None:
+    if not path.is_file():
+        return None
+    try:
+        return _loaded(path)
+    except OSError:
+        return None
+
+
+@contextmanager
+def _exclusive(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, which the system releases with the process; without locks there, all build the same."""
+    import fcntl  # not on Windows, where there is no such backend
+
+    handle = os.open(folder, os.O_RDONLY)  # the folder itself: a lock file would have to be removed by somebody
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.1)
+            except OSError:  # a file system without locks
+                break
+            else:
+                break
+        yield
+    finally:
+        os.close(handle)
+
+
+def _built(build: tuple[str, ...], path: Path, *, kept: bool) -> ctypes.CDLL:
+    """Compile to another name first: the file is never seen half-written."""
+    place = f"kept in {path.parent}" if kept else "not kept, as no folder for it can be written: set XDG_CACHE_HOME"
+    # a warning, since those are shown without any configuration
+    _logger.warning("nala: compiling the C++ kernels for this processor, some seconds, once (%s)", place)
     handle, name = tempfile.mkstemp(prefix=path.stem, suffix=".part", dir=path.parent)
     os.close(handle)
     try:
@@ -157,8 +203,20 @@ def _cache_folder() -> Path | None:
         folder = Path(base) / "nala" / "native"
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # a home that cannot be written, or none
+        return _temporary_folder()
+    return folder if os.access(folder, os.W_OK) else _temporary_folder()
+
+
+def _temporary_folder() -> Path | None:
+    """The user's own folder among temporary files, into which nobody else can put a library."""
+    try:
+        folder = Path(tempfile.gettempdir()) / f"nala-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        about = folder.lstat()
+    except OSError:
         return None
-    return folder if os.access(folder, os.W_OK) else None
+    is_own = stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o077
+    return folder if is_own and os.access(folder, os.W_OK) else None
 
 
 def _loaded(path: Path) -> ctypes.CDLL:

@@ -4,6 +4,7 @@ import itertools
 import os
 import platform
 import shutil
+import tempfile
 import warnings
 
 import pytest
@@ -16,10 +17,21 @@ from nala_platform.errors import UserError
 KEPT_OPEN = []  # what a test builds must outlive the calls into it
 
 
+def counting_compiler(folder):
+    """A compiler that works and, after each build, writes a line into the file ``builds``; it does not optimise."""
+    script = folder / "compiler"
+    compiler = shutil.which("c++") or shutil.which("g++")
+    build = f'"{compiler}" "$@" -O0 && case "$*" in *nala.cpp*) echo built >> "{folder}/builds";; esac'
+    script.write_text(f"#!/bin/sh\n{build}\n")
+    script.chmod(0o755)
+    return str(script)
+
+
 @pytest.fixture
 def fresh_library(monkeypatch, tmp_path):
     """Nothing is found or built yet, and the cache is an empty folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     KEPT_OPEN.append(library.library)
     for function in (library.library, library._found):
         monkeypatch.setattr(library, function.__name__, library.cache(function.__wrapped__))
@@ -108,13 +120,67 @@ class TestBuilding:
             out = nala_attention(*inputs[:3])
         assert torch.equal(out, nala_attention(*inputs[:3], backend="chunked"))
 
-    def test_a_home_that_cannot_be_written(self, make_inputs, monkeypatch, tmp_path):
+    def test_a_home_that_cannot_be_written(self, make_inputs, monkeypatch, tmp_path, caplog):
+        """The library is kept among the user's temporary files, and one line says where."""
         (tmp_path / "file").write_text("")
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
         inputs = make_inputs(9)
         out = nala_attention(*inputs[:3], backend="native")
         KEPT_OPEN.append(library.library)
         torch.testing.assert_close(out, nala_attention(*inputs[:3], backend="reference"))
+        (folder,) = tmp_path.glob("nala-*")
+        assert len([*folder.glob("*.so")]) == 1
+        (line,) = caplog.messages
+        assert f"(kept in {folder})" in line
+
+    def test_temporary_files_that_others_can_write(self, monkeypatch, tmp_path, caplog):
+        """What somebody else may have put there is not loaded: each process builds for itself."""
+        monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+        (tmp_path / f"nala-{os.getuid()}").mkdir()
+        (tmp_path / f"nala-{os.getuid()}").chmod(0o777)
+        monkeypatch.setenv("CXX", counting_compiler(tmp_path))
+        KEPT_OPEN.append(library.library.__wrapped__(True, False))
+        assert [*(tmp_path / f"nala-{os.getuid()}").iterdir()] == []
+        assert "not kept" in caplog.text
+
+    def test_processes_that_start_at_once_compile_once(self, fresh_library, monkeypatch, tmp_path):
+        """On an empty cache: one builds, the others wait for it, as the ranks of one machine do."""
+        monkeypatch.setenv("CXX", counting_compiler(tmp_path))
+        children = []
+        for _ in range(3):
+            if (child := os.fork()) == 0:
+                try:
+                    library.library.__wrapped__(False, False)
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            children.append(child)
+        assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
+        assert (tmp_path / "builds").read_text().split() == ["built"]
+        assert len([*fresh_library.iterdir()]) == 1
+
+    def test_a_file_system_without_locks(self, fresh_library, monkeypatch, tmp_path):
+        import fcntl
+
+        def refuse(handle, operation):
+            raise OSError("no locks available")
+
+        monkeypatch.setattr(fcntl, "flock", refuse)
+        monkeypatch.setenv("CXX", counting_compiler(tmp_path))
+        KEPT_OPEN.append(library.library.__wrapped__(True, True))
+        assert len([*fresh_library.iterdir()]) == 1
+
+    def test_another_process_that_never_ends_is_not_waited_for(self, fresh_library, monkeypatch, tmp_path):
+        import fcntl
+
+        fresh_library.mkdir(parents=True)
+        monkeypatch.setenv("CXX", counting_compiler(tmp_path))
+        monkeypatch.setattr(library, "PATIENCE", 0.2)
+        holder = os.open(fresh_library, os.O_RDONLY)
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        KEPT_OPEN.append(library.library.__wrapped__(True, True))
+        os.close(holder)
+        assert (tmp_path / "builds").read_text().split() == ["built"]
 
     @pytest.mark.slow
     @pytest.mark.skipif(platform.machine() != "x86_64", reason="names instruction sets of x86-64")
