@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nala_platform.attention.door import check
-from nala_platform.attention.tracing import fx_leaf
 from nala_platform.attention.masking import cleared
 from nala_platform.attention.plain import linear_form
 from nala_platform.attention.precision import autocast_off, widen
 from nala_platform.attention.reference import quadratic_form
 from nala_platform.attention.signature import AlphaRange, Form, Options, Rope
+from nala_platform.attention.tracing import fx_leaf
 from nala_platform.errors import look_up
 
 FORMS: dict[str, Form] = {"reference": quadratic_form, "plain": linear_form, "auto": linear_form}

@@ -10,10 +10,10 @@ from nala_platform.attention.blocks.form import chunked_form
 from nala_platform.attention.door import check
 from nala_platform.attention.forms import plain, reference
 from nala_platform.attention.gradient import obstacle
-from nala_platform.attention.tracing import fx_leaf
 from nala_platform.attention.native.form import is_at_hand, native_form
 from nala_platform.attention.precision import autocast_off
 from nala_platform.attention.signature import AlphaRange, Backend, Options, Rope
+from nala_platform.attention.tracing import fx_leaf
 from nala_platform.attention.triton.form import triton_form
 from nala_platform.errors import look_up
 

@@ -12,11 +12,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nala_platform.attention.door import check
 from nala_platform.attention.gradient import is_transformed
-from nala_platform.attention.tracing import fx_leaf
 from nala_platform.attention.masking import cleared, visible
 from nala_platform.attention.precision import autocast_off, widen
 from nala_platform.attention.rotary import rotate
 from nala_platform.attention.signature import AlphaRange, Backend, Options, Rope
+from nala_platform.attention.tracing import fx_leaf
 from nala_platform.errors import look_up
 
 

@@ -20,7 +20,7 @@ def is_jit_tracing() -> bool:
 
 @contextmanager
 def untraced() -> Iterator[None]:
-    """A region of ``torch.jit.trace`` that compares lengths, which are tensors there, and leaves nothing in the graph."""
+    """A region of a trace that compares lengths, which are tensors there, and leaves nothing in the graph."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", torch.jit.TracerWarning)  # pyright: ignore[reportPrivateImportUsage]
         yield
