@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
-from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.trial import FrozenTrial, TrialState
 
 from .plan import Objective
@@ -69,6 +68,9 @@ def importances(results: Results) -> list[dict[str, float]]:
     trials = results.finished
     if len(trials) < FEWEST:
         return []
+    # heavy: scikit-learn, SciPy and pandas, for sweeps that have enough trials
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
     study = optuna.create_study(directions=results.study.directions)
     study.add_trials(trials)
     evaluator = PedAnovaImportanceEvaluator(target_quantile=min(0.5, max(0.1, 5 / len(trials))))
@@ -77,7 +79,7 @@ def importances(results: Results) -> list[dict[str, float]]:
         sign = 1 if objective.direction == "minimize" else -1
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a target is taken to be minimised
-            shares = optuna.importance.get_param_importances(
+            shares = get_param_importances(
                 study, evaluator=evaluator, target=lambda trial, at=place, sign=sign: sign * trial.values[at]
             )
         found.append(shares)

@@ -1,45 +1,55 @@
 """Before the first trial: does the task's configuration take all that the space sets?"""
 
+import json
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 from nala_platform.errors import UserError
 
 from .space import Space
 
+LIMIT = 600.0  # seconds for all command lines; importing what reads them takes most of it
+
 
 def rehearse(task: str, overrides: tuple[str, ...], space: Space) -> None:
     """Let ``nala fit --print_config`` read few command lines that hold every key and every kind of value of ``space``.
 
-    It reads as a trial does, and neither builds nor trains: seconds a line, some at once.
+    It reads as a trial does, and neither builds nor trains; one process reads them all (`nala_platform.dry_run`).
 
     Raises:
         UserError: one is refused; its own message, which names the key and the nearest one.
     """
-    lines = [[*overrides, *space.words(corner)] for corner in space.corners()]
-    with ThreadPoolExecutor(min(len(lines), os.cpu_count() or 1)) as pool:
-        for message in pool.map(lambda words: _refusal(["fit", "--task", task, *words, "--print_config"]), lines):
-            if message:
-                pool.shutdown(cancel_futures=True)
-                raise UserError(f"the study does not fit the task {task}: {message}")
+    words = [["fit", "--task", task, *overrides, *space.words(corner), "--print_config"] for corner in space.corners()]
+    if message := _refusal(words):
+        raise UserError(f"the study does not fit the task {task}: {message}")
 
 
-def _refusal(words: list[str]) -> str:
-    """What ``nala`` has against ``words``; empty: nothing."""
-    done = subprocess.run(
-        [sys.executable, "-m", "nala_platform", *words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
-    )
-    if done.returncode == 0:
-        return ""
+def _refusal(lines: list[list[str]]) -> str:
+    """What ``nala`` has against the first of the command lines that it refuses; empty: nothing."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "nala_platform.dry_run"],
+            input=json.dumps(lines),
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+            timeout=LIMIT,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UserError(
+            f"reading the configuration has not ended in {LIMIT:.0f} s: try nala {' '.join(lines[0])}, which should "
+            "take seconds"
+        ) from error
     if done.returncode < 0:
         raise UserError(f"reading the configuration was ended by signal {-done.returncode}: try again")
-    said = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
+    printed, code = done.stderr, done.returncode
+    if code == 0:
+        answer = json.loads(done.stdout.splitlines()[-1])
+        printed, code = answer["error"], answer["code"]
+    if code == 0:
+        return ""
+    said = [line for line in printed.splitlines() if line.strip()] or [f"exit code {code}"]
     ours = [line for line in said if line.startswith("nala: error: ")]
     return (ours or said)[-1].removeprefix("nala: error: ")

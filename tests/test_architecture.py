@@ -85,6 +85,7 @@ ARROWS = {
     "verify": {"arguments", "errors", "runs"},
     "cli": {"argv", "errors", "experiment", "prompting", "streams"},
     "__main__": {"cli"},
+    "dry_run": {"cli", "streams"},
 }
 
 
