@@ -45,7 +45,7 @@ def read_objectives(entries: Any, task: str, overrides: tuple[str, ...], where: 
     Raises:
         UserError: no metric that can be an objective, no direction for it, or more than one metric of the validation.
     """
-    monitor, mode = _monitor(task, overrides)
+    monitor, mode = checkpoint_choice(task, overrides)
     listed = entries if isinstance(entries, list | tuple) else [entries if entries is not None else monitor]
     known = {monitor: mode, "val/loss": "min", **dict.fromkeys(COSTS, "min")}
     read = tuple(_objective(entry, known, where) for entry in listed)
@@ -64,7 +64,7 @@ def checkpoint_words(objectives: tuple[Objective, ...], task: str, overrides: tu
     typed stands: the sweep then ranks by the objective, and ``best.ckpt`` is what was asked for. So does a typed
     ``--checkpoint.mode``, which `refuse_other_checkpoint` has looked at when the sweep began.
     """
-    first, (monitor, mode) = objectives[0], _monitor(task, overrides)
+    first, (monitor, mode) = objectives[0], checkpoint_choice(task, overrides)
     wanted = first.direction[:3]
     is_other = monitor != first.metric
     if not first.metric.startswith("val/") or (is_other and typed(overrides, "--checkpoint.monitor")):
@@ -89,7 +89,7 @@ def refuse_other_checkpoint(
     Raises:
         UserError: the mode was typed and contradicts the objective, or the space varies it.
     """
-    first, (monitor, mode) = objectives[0], _monitor(task, overrides)
+    first, (monitor, mode) = objectives[0], checkpoint_choice(task, overrides)
     if decided := [path for path in searched if path in ("checkpoint.monitor", "checkpoint.mode")]:
         raise UserError(
             f"{where}: space.{decided[0]}: the first objective decides which checkpoint is best: take it out"
@@ -121,8 +121,10 @@ def _objective(entry: Any, known: dict[str, str], where: str) -> Objective:
     return Objective(metric, _DIRECTIONS[str(direction)], value)
 
 
-def _monitor(task: str, overrides: tuple[str, ...]) -> tuple[str, str]:
-    """The metric and the mode that choose the best checkpoint, by files and words in the order in which they count."""
+def checkpoint_choice(task: str, overrides: tuple[str, ...]) -> tuple[str, str]:
+    """The metric and the mode that choose a trial's best checkpoint, by files and words in the order in which they
+    count.
+    """
     found = {"monitor": "val/loss", "mode": "min"}
     for path in (argv.CONF / f"{task}.yaml", *(argv.conf_file(name) for name in typed(overrides, "--config", "-c"))):
         settings = yaml_files.read_keys(path)

@@ -14,6 +14,7 @@ from nala_platform import argv, runs, yaml_files
 from nala_platform.errors import UserError
 
 from . import charts, landscape, tables
+from .objective import checkpoint_choice
 from .page import command, page, picture, section, table, text
 from .results import Results, headline, read_results, told
 
@@ -154,7 +155,9 @@ def _best(results: Results) -> list[str]:
         text(f"Its run folder, with its checkpoints, is {best.user_attrs.get('folder')} beside this page."),
     ]
     if (scores := tables.scores(results, best)) is not None:
-        parts.append(text("Its best checkpoint on the test split, beside the data's baselines:"))
+        monitor, mode = checkpoint_choice(task, results.plan.overrides)
+        best_by = f"by the {'highest' if mode == 'max' else 'lowest'} {monitor}"
+        parts.append(text(f"Its best checkpoint, {best_by}, on the test split, beside the data's baselines:"))
         parts.append(table(scores))
     return [section(f"The best trial: {best.number}", *parts)]
 

@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 from nala_platform.sweeps import attempt
 from nala_platform.sweeps.attempt import Attempt
+from nala_platform.sweeps.folder import begin
+from nala_platform.sweeps.worker import Worker
+from optuna.trial import TrialState
+from plans import plan
 
 RUN = """#!{python}
 import os, signal, sys, time
@@ -158,3 +162,36 @@ def test_a_worker_that_cannot_go_on_leaves_no_run_behind(tmp_path: Path, monkeyp
     with pytest.raises(OSError, match="the storage is gone"):
         attend(tmp_path, monkeypatch, f"open('child', 'w').write(str(os.getpid())); ask(1){HANG}", report=broken)
     assert is_gone(int((tmp_path / "child").read_text()))
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "told"),
+    [
+        ("ask(5)", TrialState.PRUNED, "it was told to end"),
+        ("ask(1); os.write(reports, b'{\"done\": true}' + bytes([10]))", TrialState.COMPLETE, "its work was done"),
+    ],
+)
+def test_a_sweep_goes_on_after_a_trial_that_hangs_at_its_end(
+    code: str,
+    state: TrialState,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    """What the trial had come to before counts, and it is told that it was killed."""
+    run = tmp_path / "run"
+    run.write_text(RUN.format(python=sys.executable) + code + HANG)
+    run.chmod(0o755)
+    pruner = {"class_path": "ThresholdPruner", "init_args": {"lower": 1.0, "n_warmup_steps": 2}}
+    made = begin(tmp_path / "sweep", "s", None, plan(n_trials=2, stop_timeout_s=0.5, pruner=pruner))
+    made.trials().provide(2)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(run))
+    assert Worker(made).work() == 0
+    reason = f"the process was still there 0.5 s after {told}, and was killed"
+    for trial in made.trials().all():
+        assert trial.state == state and trial.value == 0.5 and trial.user_attrs["reason"] == reason
+        assert [attempt["exit"] for attempt in trial.user_attrs["attempts"]] == ["SIGKILL"]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"nala: trial {number}: {reason}; the sweep goes on" for number in (0, 1)]
