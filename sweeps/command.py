@@ -52,11 +52,7 @@ def _sweep(words: list[str]) -> None:
     options = _arguments().read(ours)
     make_executor = look_up(EXECUTORS, options.executor, option="--executor")
     if options.resume is not None:
-        if options.space is not None or overrides:
-            raise UserError("nala sweep --resume DIR goes on with the plan that it began with: give it no other")
-        sweep = open_sweep(Path(options.resume).absolute())
-        if options.n_trials is not None:
-            sweep = begin(sweep.folder, sweep.name, sweep.url, sweep.plan.with_trials(options.n_trials))
+        sweep = _resumed(options, overrides)
     elif options.space is None:
         raise UserError("nala sweep needs a study, a YAML file such as alpha_warmup_lr, or --resume DIR")
     else:
@@ -77,6 +73,19 @@ def _sweep(words: list[str]) -> None:
     if each and options.executor == "local":
         shares(devices(), each)  # refused before anything starts
     Conductor(sweep, options.workers, make_executor(sweep.folder, options.workers, each)).conduct()
+
+
+def _resumed(options: Namespace, overrides: list[str]) -> Sweep:
+    """The sweep of ``--resume``, with what may change of its plan."""
+    if options.space is not None or overrides:
+        raise UserError("nala sweep --resume DIR goes on with the plan that it began with: give it no other")
+    for name in ("task", "seed", "devices_per_trial", "storage", "name", "new_study_from"):
+        if getattr(options, name) is not None:
+            flag = "--" + name.replace("_", "-")
+            raise UserError(f"nala sweep --resume DIR goes on with the plan that it began with: leave {flag} away")
+    sweep = open_sweep(Path(options.resume).absolute())
+    plan = sweep.plan.with_limits(options.n_trials, options.trial_timeout, options.stop_timeout)
+    return sweep if plan == sweep.plan else begin(sweep.folder, sweep.name, sweep.url, plan)
 
 
 def _arguments() -> Arguments:

@@ -146,6 +146,16 @@ class Plan:
         """
         return replace(self, n_trials=_n_trials(n_trials, self.sampler, self.space, self.title))
 
+    def with_limits(self, n_trials: int | None, trial_timeout: float | None, stop_timeout: float | None) -> "Plan":
+        """The same plan with other limits, where they are not None.
+
+        Raises:
+            UserError: more trials than a grid has points, or a time that is not above 0.
+        """
+        plan = self if n_trials is None else self.with_trials(n_trials)
+        times = {"trial_timeout_s": trial_timeout, "stop_timeout_s": stop_timeout}
+        return replace(plan, **{key: _positive(value, key) for key, value in times.items() if value is not None})
+
     def make_sampler(self, trial: int = 0) -> BaseSampler:
         """The sampler, for the trial of this number: each trial's draws are its own, whichever worker makes them.
 

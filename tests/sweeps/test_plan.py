@@ -150,6 +150,11 @@ def test_what_may_change_and_what_not():
 
 def test_another_number_of_trials():
     assert plan().with_trials(50).n_trials == 50 and plan().differences(plan().with_trials(50)) == []
+    limits = plan().with_limits(None, 5, 2.5)
+    assert (limits.n_trials, limits.trial_timeout_s, limits.stop_timeout_s) == (5, 5, 2.5)
+    assert limits.with_limits(7, None, None) == plan(n_trials=7, trial_timeout_s=5, stop_timeout_s=2.5)
+    with pytest.raises(UserError, match="stop_timeout_s must be above 0, got 0"):
+        plan().with_limits(None, None, 0)
     with pytest.raises(UserError, match="n_trials: 13, but the grid has 12 points"):
         read_plan("attention").with_trials(13)
 

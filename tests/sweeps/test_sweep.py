@@ -137,6 +137,8 @@ def test_a_time_limit_ends_a_trial(tmp_path: Path):
         (["status", "."], "is not the folder of a sweep"),
         (["smoke", "--executor", "slurm"], "--executor='slurm' is unknown"),
         (["--resume", "x", "--", "--trainer.max_epochs", "3"], "goes on with the plan that it began with"),
+        (["--resume", "x", "--seed", "3"], "goes on with the plan that it began with: leave --seed away"),
+        (["smoke", "--stop-timeout", "0"], "stop_timeout_s must be above 0"),
         (["smoke", "--", "--folder", "x"], "--folder cannot go to the trials of a sweep"),
     ],
 )
