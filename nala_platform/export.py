@@ -16,13 +16,13 @@ def main(words: list[str]) -> None:
     parser.add_argument("--to", choices=("hf",), default="hf", help="the form")
     options = parser.read(words)
     export(options.run, Path(options.folder))
-    print(f"model: {options.folder} (import nala_platform, then AutoModelForCausalLM.from_pretrained)")
+    print(f"model: {options.folder} (AutoModelForCausalLM.from_pretrained, trust_remote_code=True)")
 
 
 def export(where: str, folder: Path) -> None:
-    """Write ``folder`` so that `AutoModelForCausalLM` and `AutoTokenizer` read it once nala_platform is imported.
+    """Write ``folder`` so that `AutoModelForCausalLM` and `AutoTokenizer` read it where nala_platform is installed.
 
-    The folder appears as a whole or not at all.
+    A process that has not imported it passes ``trust_remote_code=True``. The folder appears as a whole or not at all.
 
     Raises:
         UserError: no run there, it is no Hugging Face model, or the folder exists.

@@ -1,5 +1,6 @@
 """Causal language modelling."""
 
+import inspect
 from typing import Any, cast
 
 import torch.nn.functional as F
@@ -47,12 +48,15 @@ class LanguageModelingTask(Task):
         super().__init__(network=network, optimizer=optimizer, schedule=schedule, scores=LanguageScores())
         self.new_tokens, self.temperature, self.top_k = new_tokens, temperature, top_k
         self.streamer: Any = None
+        takes_cache = "use_cache" in inspect.signature(network.forward).parameters
+        self._without_cache: dict[str, Any] = {"use_cache": False} if takes_cache else {}  # nothing follows a batch
         self.save_hyperparameters(ignore=["network", "optimizer", "schedule"])
 
     def step(self, batch: dict[str, Any]) -> Step:
         """Loss of one batch, the mean over its tokens; see `Task.step`. The prediction is each token's loss."""
         target = batch["target"]
-        logits = self.network(input_ids=batch["tokens"], logits_to_keep=target.shape[1]).logits.float()
+        outputs = self.network(input_ids=batch["tokens"], logits_to_keep=target.shape[1], **self._without_cache)
+        logits = outputs.logits.float()
         nats = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view_as(target)
         count = int((batch["bytes"] >= 0).sum())
         return Step(nats.sum() / count, nats, batch["bytes"], count)

@@ -7,7 +7,7 @@ from nala_platform.attention.door import validate_options
 from nala_platform.attention.linear import linear_attention, relu_attention
 from nala_platform.attention.nala import nala_attention
 from nala_platform.attention.plain import State
-from nala_platform.attention.recurrent import nala_step
+from nala_platform.attention.recurrent import linear_step, nala_step, relu_step
 from nala_platform.attention.signature import AlphaRange, Attention, Rope
 from nala_platform.attention.softmax import softmax_attention
 
@@ -18,8 +18,12 @@ ATTENTION: dict[str, Attention] = {
     "relu": relu_attention,
 }
 
+STEPS = {"nala": nala_step, "linear": linear_step, "relu": relu_step}
+"""Mechanism -> its recurrent form. Softmax has none: it needs every key and value."""
+
 __all__ = [
     "ATTENTION",
+    "STEPS",
     "AlphaRange",
     "Attention",
     "Rope",

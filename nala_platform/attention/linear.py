@@ -43,7 +43,7 @@ def linear_attention(
     checked and have no effect. A query whose keys are all masked gets 0. Raises UserError as ``nala_attention``.
     """
     options = Options(alpha_range, alpha_gate, key_power, direction, rope, is_causal, key_padding_mask, eps)
-    return _through_features(_elu_plus_one, backend, query, key, value, options)
+    return _through_features(elu_plus_one, backend, query, key, value, options)
 
 
 @fx_leaf
@@ -67,7 +67,8 @@ def relu_attention(
     return _through_features(F.relu, backend, query, key, value, options)
 
 
-def _elu_plus_one(x: Tensor) -> Tensor:
+def elu_plus_one(x: Tensor) -> Tensor:
+    """elu(x) + 1, above 0 everywhere."""
     return F.elu(x) + 1
 
 

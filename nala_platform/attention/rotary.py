@@ -13,7 +13,8 @@ def rotate(x_NF: Tensor, rope: Rope | None) -> Tensor:
     """Rotate each pair (x0, x1), (x2, x3), ... of position n by the angle in row n of the tables.
 
     (x0, x1) -> (x0 cos - x1 sin, x1 cos + x0 sin). ``x_NF`` is (..., N, F) with F a multiple of D; each stretch of D
-    features is rotated alike. ``rope=None`` is the identity. The tables are taken in the dtype of ``x_NF``.
+    features is rotated alike. ``rope=None`` is the identity. The tables are taken in the dtype of ``x_NF``; axes
+    before (N, D) broadcast against those before (N, F).
     """
     if rope is None:
         return x_NF
@@ -21,6 +22,6 @@ def rotate(x_NF: Tensor, rope: Rope | None) -> Tensor:
     x_NSD = x_NF.unflatten(-1, (-1, cos_ND.shape[-1]))
     # The sign goes into the small table: negating and interleaving the features themselves costs a training step of a
     # language model 10 % of its time.
-    signed_ND = torch.stack((-sin_ND[:, 0::2], sin_ND[:, 1::2]), dim=-1).flatten(-2)
+    signed_ND = torch.stack((-sin_ND[..., 0::2], sin_ND[..., 1::2]), dim=-1).flatten(-2)
     swapped_NSD = x_NSD.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
-    return torch.addcmul(x_NSD * cos_ND[:, None], swapped_NSD, signed_ND[:, None]).flatten(-2)
+    return torch.addcmul(x_NSD * cos_ND.unsqueeze(-2), swapped_NSD, signed_ND.unsqueeze(-2)).flatten(-2)

@@ -17,13 +17,15 @@ from matplotlib.figure import Figure
 
 from nala_platform.arguments import Arguments, positive
 from nala_platform.attention import nala_attention, nala_step, softmax_attention
+from nala_platform.bench import generation
 from nala_platform.bench.attention_plot import GREY, against_tokens
 from nala_platform.bench.contestants import DTYPES, SOFTMAX
 from nala_platform.bench.growth import exponent
 from nala_platform.bench.machine import check_device, describe, waiter
 from nala_platform.bench.output import cell, columns, ready, show, write_csv
-from nala_platform.bench.turns import take_turns
+from nala_platform.bench.turns import CLOCKS, take_turns
 from nala_platform.errors import UserError, look_up
+from nala_platform.models.language_config import SIZES
 from nala_platform.runs import save_figure
 
 NALA, PREFIX = "nala", "nala, whole prefix"
@@ -31,7 +33,9 @@ NALA, PREFIX = "nala", "nala, whole prefix"
 _WHAT = """\
 Time of one more token in generation, and the bytes kept from the tokens before it, contestants taking turns: nala (its
 recurrent step), softmax (torch's kernel on one query and all N keys, which stand ready in memory), and nala, whole
-prefix (the causal form over all N tokens again)."""
+prefix (the causal form over all N tokens again). With --model: of a whole language model, beside a bare PyTorch loop
+over its modules."""
+LENGTHS = (1024, 4096, 16384, 65536)
 
 
 class Row(NamedTuple):
@@ -57,16 +61,21 @@ def main(words: list[str]) -> None:
         UserError: a wrong option.
     """
     options = _parser().read(words)
+    if options.model is not None:
+        look_up(SIZES, options.model, option="--model")
+        generation.measure(options)
+        return
     look_up(DTYPES, options.dtype, option="--dtype")
     device = check_device(options.device)
     ready(options.output)
     about = [
         describe(device),
-        f"batch {options.batch}, {options.heads} heads of {options.head_dim}, {options.dtype}, {device}, without rope",
+        f"batch {options.batch}, {options.heads} heads of {options.head_dim}, {options.dtype}, {device}, without rope; "
+        f"{options.clock} clock",
     ]
     print("\n".join(about), flush=True)
     found: list[Row] = []
-    for length in sorted(set(options.lengths)):
+    for length in sorted(set(options.lengths or LENGTHS)):
         found += _measured(length, options, device)
     rows = _with_exponents(found)
     _print(rows)
@@ -78,22 +87,28 @@ def main(words: list[str]) -> None:
 
 def _parser() -> Arguments:
     parser = Arguments("nala bench step", _WHAT)
-    lengths = [1024, 4096, 16384, 65536]
-    parser.add_argument("--lengths", type=positive, nargs="+", default=lengths, help="tokens before the one, N")
+    default = f"{' '.join(map(str, LENGTHS))}; with --model {' '.join(map(str, generation.LENGTHS))}"
+    parser.add_argument("--lengths", type=positive, nargs="+", help=f"tokens before the one, N ({default})")
+    parser.add_argument("--model", nargs="?", const="nano", help=f"a whole model: {', '.join(SIZES)} (nano)")
     parser.add_argument("--head-dim", type=positive, default=64, help="D (64)")
     parser.add_argument("--heads", type=positive, default=8, help="(8)")
     parser.add_argument("--batch", type=positive, default=1, help="(1)")
     parser.add_argument("--dtype", default="float32", help=", ".join(DTYPES))
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: cuda if there is one")
+    parser.add_argument(
+        "--clock", choices=tuple(CLOCKS), default="wall", help="cpu: leaves out what others take (wall)"
+    )
     parser.add_argument("--repeats", type=positive, default=15, help="samples of each, of which the median counts (15)")
-    parser.add_argument("--output", type=Path, help="a folder for step.csv and step.png")
+    parser.add_argument("--output", type=Path, help="a folder for step.csv and step.png, or step_model.csv and .png")
     return parser
 
 
 def _measured(length: int, options: Namespace, device: str) -> list[Row]:
     with torch.no_grad():
         steps, kept = prepared(length, options.batch, options.heads, options.head_dim, options.dtype, device)
-        samples, failed = take_turns(steps, repeats=options.repeats, limit=60.0, wait=waiter(device))
+        samples, failed = take_turns(
+            steps, repeats=options.repeats, limit=60.0, wait=waiter(device), clock=CLOCKS[options.clock]
+        )
     for name, reason in failed.items():
         raise UserError(f"{name} after {length} tokens failed: {reason}")
     times = {name: [1e3 * second for second in seconds] for name, seconds in samples.items()}

@@ -1,225 +1,170 @@
-"""Causal language model: NaLa mixers and SwiGLU in pre-norm blocks, as a Hugging Face model.
+"""Causal language model: NaLa mixers and SwiGLU in pre-norm blocks, as Hugging Face models.
 
-Shapes: B batch, N new tokens, M tokens in all (M - N in the cache), C width, H heads, D head size, V vocabulary.
+Shapes: B batch, N new tokens, C width, V vocabulary.
 """
 
-from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import DynamicCache, GenerationMixin, PreTrainedModel
-from transformers import initialization as init
+from transformers import GenerationMixin
 from transformers.cache_utils import Cache
-from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+from transformers.core_model_loading import WeightRenaming
+from transformers.modeling_layers import (
+    GenericForQuestionAnswering,
+    GenericForSequenceClassification,
+    GenericForTokenClassification,
+)
 from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.modeling_utils import slice_logits_to_keep
+from transformers.utils.generic import can_return_tuple
 
-from nala_platform.attention import ATTENTION
-from nala_platform.attention.precision import widen
-from nala_platform.attention.recurrent import nala_step
-from nala_platform.attention.rotary import rotate
-from nala_platform.attention.signature import Rope
-from nala_platform.errors import UserError
-from nala_platform.models.language_cache import state_layer
+from nala_platform.models.language_base import LOSS_KEYWORDS, NaLaModel, NaLaPreTrainedModel, old_cache_name
 from nala_platform.models.language_config import SIZES, NaLaConfig
 
-__all__ = ["SIZES", "NaLaConfig", "NaLaForCausalLM", "causal_lm"]
+__all__ = [
+    "SIZES",
+    "NaLaConfig",
+    "NaLaForCausalLM",
+    "NaLaForQuestionAnswering",
+    "NaLaForSequenceClassification",
+    "NaLaForTokenClassification",
+    "NaLaModel",
+    "NaLaPreTrainedModel",
+    "causal_lm",
+]
 
 
-def sequence_tables(tokens: int, head_size: int, *, base: float, device: torch.device) -> Rope:
-    """``(cos_MD, sin_MD)``, float32: position m turns pair i by ``m * base ** (-2 i / D)``.
+class NaLaForCausalLM(NaLaPreTrainedModel, GenerationMixin):
+    """`NaLaModel` and a head that predicts the next token."""
 
-    Angles are taken in float64: in float32 those of the fast pairs lose a digit with every ten times the length.
-    """
-    frequency = base ** (-torch.arange(0, head_size, 2, device=device, dtype=torch.float64) / head_size)
-    position = torch.arange(tokens, device=device, dtype=torch.float64)
-    angle_MD = position[:, None] * frequency.repeat_interleave(2)
-    return angle_MD.cos().float(), angle_MD.sin().float()
-
-
-class Branch(nn.Linear):
-    """The linear map whose result is added to the residual stream; only its first weights differ."""
-
-
-class CausalMixer(nn.Module):
-    """Causal attention, normalised and gated: ``out( RMSNorm(attention) * SiLU(gate) )``.
-
-    Padding may stand at either side: the rotation depends on distances alone, and a hidden key enters nothing.
-    """
-
-    def __init__(self, config: NaLaConfig, index: int) -> None:
-        super().__init__()
-        self.index, self.heads, self.attention = index, config.num_attention_heads, config.attention
-        self.options: dict[str, Any] = {
-            "alpha_range": tuple(config.alpha_range),
-            "alpha_gate": config.alpha_gate,
-            "key_power": config.key_power,
-            "direction": config.direction,
-        }
-        self.qkvg = nn.Linear(config.hidden_size, 4 * config.hidden_size, bias=False)
-        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.out = Branch(config.hidden_size, config.hidden_size, bias=False)
-
-    def forward(self, x_BNC: Tensor, hidden_BM: Tensor | None, rope_MD: Rope, cache: Cache | None) -> Tensor:
-        """(B, N, C) -> (B, N, C); ``hidden_BM`` is True at padding, ``rope_MD`` has a row for each of M tokens."""
-        query, key, value, gate_BNC = self.qkvg(x_BNC).chunk(4, dim=-1)
-        heads = tuple(x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (query, key, value))
-        if cache is None:
-            mix = partial(ATTENTION[self.attention], is_causal=True, rope=rope_MD, key_padding_mask=hidden_BM)
-            mixed_BHND = mix(*heads, **self.options)
-        elif self.attention == "nala":
-            mixed_BHND = self._recurrent(heads, hidden_BM, rope_MD, cache)
-        else:
-            mixed_BHND = self._cached(heads, hidden_BM, rope_MD, cache)
-        mixed_BNC = mixed_BHND.transpose(1, 2).flatten(2)
-        return self.out(self.norm(mixed_BNC) * F.silu(gate_BNC))
-
-    def _recurrent(self, heads: tuple[Tensor, ...], hidden_BM: Tensor | None, rope_MD: Rope, cache: Cache) -> Tensor:
-        layer, new = state_layer(cache, self.index), heads[0].shape[2]
-        rope_ND = (rope_MD[0][-new:], rope_MD[1][-new:])
-        hidden_BN = None if hidden_BM is None else hidden_BM[:, -new:]
-        query, key, value = heads
-        out_BHND, state = nala_step(
-            query, key, value, layer.state, rope=rope_ND, key_padding_mask=hidden_BN, **self.options
-        )
-        layer.store(state, new)
-        return out_BHND
-
-    def _cached(self, heads: tuple[Tensor, ...], hidden_BM: Tensor | None, rope_MD: Rope, cache: Cache) -> Tensor:
-        query, new = heads[0], heads[0].shape[2]
-        key, value = cache.update(heads[1], heads[2], self.index)
-        attend: Any = partial(ATTENTION[self.attention], key_padding_mask=hidden_BM, **self.options)
-        if new == 1 and self.attention == "softmax":
-            # rotated here, since one pair of tables for queries and keys needs as many of both
-            query = rotate(widen(query), (rope_MD[0][-1:], rope_MD[1][-1:])).to(value.dtype)
-            return attend(query, rotate(widen(key), rope_MD).to(value.dtype), value)
-        earlier = key.shape[2] - new
-        every_BHMD = F.pad(query, (0, 0, earlier, 0))  # the causal form needs as many queries as keys
-        return attend(every_BHMD, key, value, rope=rope_MD, is_causal=True)[:, :, earlier:]
-
-
-class SwiGLU(nn.Module):
-    """``out( SiLU(gate) * up )`` (Shazeer 2020, arXiv 2002.05202)."""
+    _tied_weights_keys = {"lm_head.weight": "model.embed.weight"}  # noqa: RUF012 - Hugging Face's form
 
     def __init__(self, config: NaLaConfig) -> None:
-        super().__init__()
-        self.gate_up = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
-        self.out = Branch(config.intermediate_size, config.hidden_size, bias=False)
-
-    def forward(self, x_BNC: Tensor) -> Tensor:
-        """(B, N, C) -> (B, N, C)."""
-        gate, up = self.gate_up(x_BNC).chunk(2, dim=-1)
-        return self.out(F.silu(gate) * up)
-
-
-class LanguageBlock(GradientCheckpointingLayer):
-    """``x += mixer(norm(x)); x += swiglu(norm(x))``."""
-
-    def __init__(self, config: NaLaConfig, index: int) -> None:
-        super().__init__()
-        self.norm1 = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.mixer = CausalMixer(config, index)
-        self.norm2 = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.feed_forward = SwiGLU(config)
-        self.dropout = nn.Dropout(config.dropout)
-
-    def forward(self, x_BNC: Tensor, hidden_BM: Tensor | None, rope_MD: Rope, cache: Cache | None = None) -> Tensor:
-        """(B, N, C) -> (B, N, C); see `CausalMixer.forward`."""
-        x_BNC = x_BNC + self.dropout(self.mixer(self.norm1(x_BNC), hidden_BM, rope_MD, cache))
-        return x_BNC + self.dropout(self.feed_forward(self.norm2(x_BNC)))
-
-
-class NaLaForCausalLM(PreTrainedModel, GenerationMixin):
-    """Embedding, blocks, norm and head; with ``attention="nala"`` generation keeps a state of fixed size.
-
-    ``forward(input_ids (B, N), attention_mask (B, M) 1 = token, cache)`` gives ``logits (B, N, V)`` and, with
-    ``labels (B, N)`` (-100: ignored), the mean loss of predicting ``labels[:, 1:]``.
-    """
-
-    config_class = NaLaConfig
-    base_model_prefix = "model"
-    supports_gradient_checkpointing = True
-    _no_split_modules = ["LanguageBlock"]  # noqa: RUF012 - Hugging Face's form
-    _tied_weights_keys = {"lm_head.weight": "embed.weight"}  # noqa: RUF012
-
-    def __init__(self, config: NaLaConfig) -> None:
-        config.check()
         super().__init__(config)
+        self.model = NaLaModel(config, is_part=True)
         self.vocab_size = config.vocab_size
-        self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(LanguageBlock(config, index) for index in range(config.num_hidden_layers))
-        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.register_load_state_dict_pre_hook(_with_base_prefix)
+        self.model.post_init()  # here, so that a seed draws the weights that it always has drawn
         self.post_init()
 
-    def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, nn.Linear):
-            # variance kept; what is added to the residual stream is shrunk by the number of additions (GPT-2)
-            terms = 2 * self.config.num_hidden_layers if isinstance(module, Branch) else 1
-            init.normal_(module.weight, std=(module.in_features * terms) ** -0.5)
-        elif isinstance(module, nn.Embedding):
-            init.normal_(module.weight, std=0.02)
-        elif isinstance(module, nn.RMSNorm):
-            init.ones_(module.weight)
+    @property
+    def embed(self) -> nn.Module:
+        """The embedding, where it was before the base model was a module of its own."""
+        return self.model.embed
 
-    def get_input_embeddings(self) -> nn.Module:
-        """The embedding."""
-        return self.embed
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the embedding."""
-        self.embed = value
-
+    @old_cache_name
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
         cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
-        logits_to_keep: int = 0,
+        logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """See the class. ``logits_to_keep``: of the last tokens alone; 0: of all."""
-        if (input_ids is None) == (inputs_embeds is None):
-            raise UserError("give either input_ids or inputs_embeds")
-        x_BNC = self.embed(input_ids) if inputs_embeds is None else inputs_embeds
-        if use_cache and cache is None:
-            cache = DynamicCache(config=self.config)
-        hidden_states = self._encode(x_BNC, attention_mask, cache)
-        logits = self.lm_head(hidden_states[:, -logits_to_keep:] if logits_to_keep else hidden_states)
-        loss = None if labels is None else self.loss_function(logits, labels, vocab_size=self.vocab_size, **kwargs)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, cache=cache)
+        """Logits (B, N, V) and, with ``labels``, their loss. Other arguments are those of `NaLaModel.forward`.
+
+        Args:
+            labels: (B, N), -100: ignored; the loss is that of predicting ``labels[:, 1:]``, a mean, or the sum over
+                ``num_items_in_batch``. ``shift_labels`` gives the targets as they stand.
+            logits_to_keep: of this many last tokens only (0: of all), or a tensor of the places to keep.
+        """
+        outputs: Any = self.model(
+            input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            cache=cache,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            return_dict=True,
+            **kwargs,
+        )
+        logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))
+        loss = None
+        if labels is not None or kwargs.get("shift_labels") is not None:
+            options = {name: kwargs[name] for name in LOSS_KEYWORDS if name in kwargs}
+            loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **options)
+        return CausalLMOutputWithPast(
+            loss=loss, logits=logits, cache=outputs.cache, hidden_states=outputs.hidden_states
+        )
 
     def generate(self, inputs: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Hugging Face's, for prompts padded at either side: new tokens stand last in each row.
+        """Hugging Face's, for prompts padded on either side: new tokens are the last ones of each row.
 
-        What it adds to stands at the end, so padding at the right is moved to the left first.
+        They are added at the end, so padding on the right is moved to the left first.
         """
-        prompt, mask = kwargs.pop("input_ids", inputs), kwargs.get("attention_mask")
-        if prompt is not None and mask is not None and prompt.shape == mask.shape:
+        prompt = kwargs.pop("input_ids", inputs)
+        mask = kwargs.get("attention_mask")
+        if mask is None and prompt is not None and kwargs.get("inputs_embeds") is None:
+            mask = self._mask_by_pad_token(prompt, args, kwargs)
+        if mask is not None and mask.ndim == 2 and bool((mask[:, -1:] == 0).any()):
             place_BN = _left_padded(mask)
-            prompt, kwargs["attention_mask"] = prompt.gather(1, place_BN), mask.gather(1, place_BN)
+            kwargs["attention_mask"] = mask.gather(1, place_BN)
+            embeds = kwargs.get("inputs_embeds")
+            if embeds is not None and embeds.shape[:2] == mask.shape:
+                kwargs["inputs_embeds"] = embeds.gather(1, place_BN[..., None].expand_as(embeds))
+            if prompt is not None and prompt.shape == mask.shape:
+                prompt = prompt.gather(1, place_BN)
         base: Any = super()  # its own type asks for attributes that this model has no use for
         return base.generate(prompt, *args, **kwargs)
 
-    def _encode(self, x_BNC: Tensor, attention_mask: Tensor | None, cache: Cache | None) -> Tensor:
-        total = x_BNC.shape[1] + (0 if cache is None else cache.get_seq_length())
-        if attention_mask is not None and attention_mask.shape != (x_BNC.shape[0], total):
-            raise UserError(
-                f"attention_mask must be (batch, tokens with those in the cache) = {(x_BNC.shape[0], total)}, "
-                f"got {tuple(attention_mask.shape)}"
-            )
-        hidden_BM = None if attention_mask is None else attention_mask == 0
-        size = self.config.hidden_size // self.config.num_attention_heads
-        rope_MD = sequence_tables(total, size, base=self.config.rope_theta, device=x_BNC.device)
-        x_BNC = self.dropout(x_BNC)
-        for block in self.blocks:
-            x_BNC = block(x_BNC, hidden_BM, rope_MD, cache)
-        return self.norm(x_BNC)
+    def _mask_by_pad_token(self, prompt: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        """As ``generate`` itself infers it: padding is the pad token, unless that one also ends texts."""
+        config = args[0] if args and args[0] is not None else kwargs.get("generation_config") or self.generation_config
+        pad, ends = (kwargs.get(name, getattr(config, name, None)) for name in ("pad_token_id", "eos_token_id"))
+        ends = ends if isinstance(ends, list | tuple) else [ends]
+        if pad is None or pad in ends or not bool((prompt == pad).any()):
+            return None
+        return (prompt != pad).long()
+
+    @staticmethod
+    def create_masks_for_generate(attention_mask: Tensor | None = None, **_: Any) -> Tensor | None:
+        """The mask as it is: no mechanism here takes a matrix of who sees whom."""
+        return attention_mask
+
+    def _prepare_position_ids_for_generation(self, inputs_tensor: Tensor, model_kwargs: dict[str, Any]) -> None:
+        """None: tokens follow those in the cache, and only the distance between two tokens counts."""
+
+
+class NaLaForSequenceClassification(GenericForSequenceClassification, NaLaPreTrainedModel):
+    """`NaLaModel` and a linear classifier on each row's last token."""
+
+
+class NaLaForTokenClassification(GenericForTokenClassification, NaLaPreTrainedModel):
+    """`NaLaModel` and a linear classifier on each token."""
+
+
+class NaLaForQuestionAnswering(GenericForQuestionAnswering, NaLaPreTrainedModel):
+    """`NaLaModel` and scores for the first and the last token of an answer."""
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The embedding; the generic head looks for it under another name."""
+        return NaLaPreTrainedModel.get_input_embeddings(self)
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the embedding."""
+        NaLaPreTrainedModel.set_input_embeddings(self, value)
+
+
+# Before the base model was a module of its own, the weights of `NaLaForCausalLM` had no prefix: ``embed.weight``,
+# ``blocks.0. …``. Hugging Face folders keep these names, and state dicts with them load.
+register_checkpoint_conversion_mapping(
+    "NaLaForCausalLM", [WeightRenaming(r"^(embed|blocks|norm)\.", r"model.\1.")], overwrite=True
+)
+
+
+def _with_base_prefix(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    for name in [name for name in state_dict if name.startswith(prefix)]:
+        rest = name.removeprefix(prefix)
+        if rest.partition(".")[0] in ("embed", "blocks", "norm"):
+            state_dict[f"{prefix}model.{rest}"] = state_dict.pop(name)
 
 
 def _left_padded(mask_BN: Tensor) -> Tensor:

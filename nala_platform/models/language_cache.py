@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
 from nala_platform.attention.plain import State
 from nala_platform.errors import UserError
@@ -34,7 +34,7 @@ class StateLayer(CacheLayerMixin):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Refused: this layer holds no keys and values."""
-        raise UserError("a recurrent state has no keys and values to update: use it with attention='nala' only")
+        raise UserError("a recurrent state has no keys and values to update: start a new cache for softmax")
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Keys that a mask covers, and the first one's place."""
@@ -79,13 +79,41 @@ class StateLayer(CacheLayerMixin):
 
 
 def state_layer(cache: Cache, index: int) -> StateLayer:
-    """Layer ``index`` of ``cache``; an empty one of another kind, as ``generate`` makes them, gives its place."""
-    while len(cache.layers) <= index:
-        cache.layers.append(StateLayer())
-    layer = cache.layers[index]
+    """Layer ``index`` of ``cache``; an empty one for keys and values, as ``generate`` makes them, gives its place.
+
+    Raises:
+        UserError: the cache is static, quantized or offloaded, or holds another model's keys and values.
+    """
+    layers: Any = cache.layers
+    while len(layers) <= index:
+        layers.append(StateLayer())
+    layer = layers[index]
     if isinstance(layer, StateLayer):
         return layer
-    if layer.get_seq_length() > 0:  # type: ignore[union-attr]
-        raise UserError("this cache holds keys and values of another model: start a new one for attention='nala'")
-    cache.layers[index] = fresh = StateLayer()
+    _check_growing(layer)
+    if layer.get_seq_length() > 0:
+        raise UserError("this cache holds keys and values of another model: start a new one for a recurrent state")
+    layers[index] = fresh = StateLayer()
     return fresh
+
+
+def key_value_layer(cache: Cache, index: int) -> None:
+    """Check that layer ``index`` of ``cache`` takes keys and values.
+
+    Raises:
+        UserError: the cache is static, quantized or offloaded, or holds a recurrent state.
+    """
+    if index < len(cache.layers):
+        layer: Any = cache.layers[index]
+        if isinstance(layer, StateLayer):
+            raise UserError("this cache holds a recurrent state of another model: start a new one for softmax")
+        _check_growing(layer)
+
+
+def _check_growing(layer: Any) -> None:
+    if type(layer) is not DynamicLayer:
+        raise UserError(
+            f"a cache with a {type(layer).__name__} does not fit this model: the recurrent state of linear attention "
+            "has a fixed size already, and keys and values of softmax are kept in a DynamicCache; leave "
+            "cache_implementation out"
+        )

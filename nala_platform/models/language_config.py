@@ -1,6 +1,6 @@
 """The description of a NaLa language model, as Hugging Face stores it in ``config.json``."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
@@ -26,15 +26,17 @@ class NaLaConfig(PreTrainedConfig):
         num_hidden_layers: blocks.
         num_attention_heads: heads.
         intermediate_size: inner width of SwiGLU.
-        attention: a name in ``ATTENTION``; all but ``nala`` generate with a cache of keys and values.
+        attention: a name in ``ATTENTION``; softmax generates with a cache of keys and values, the others with a state.
         alpha_range, alpha_gate, key_power, direction: see `nala_platform.attention.nala_attention`.
         dropout: on the embedding and on what each sublayer adds, in [0, 1).
         rope_theta: the base of the rotary frequencies.
         rms_norm_eps: in every normalisation.
         tie_word_embeddings: the head is the embedding, transposed.
+        use_cache: return a cache from a pass in evaluation mode.
     """
 
     model_type = "nala"
+    attribute_map: ClassVar[dict[str, str]] = {"hidden_dropout": "dropout"}
 
     vocab_size: int = 32000
     hidden_size: int = 128
@@ -63,6 +65,10 @@ class NaLaConfig(PreTrainedConfig):
         128
         """
         return cls(**(look_up(SIZES, size, option="size") | overrides))
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = "AutoConfig") -> None:
+        """Nothing: this class comes from the installed package."""
 
     def check(self) -> None:
         """Refuse what cannot be built, as a UserError; Hugging Face's own validation would wrap it into another."""

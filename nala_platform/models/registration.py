@@ -24,13 +24,15 @@ def register_hf_config() -> None:
 
 
 def register_hf_model() -> None:
-    """Make ``nala`` known to ``AutoModelForCausalLM``, once its module is there. A second call changes nothing."""
-    from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+    """Make ``nala`` known to the entry points for models, once its module is there. A second call changes nothing."""
+    from transformers.models.auto import modeling_auto
 
     ours = sys.modules.get("nala_platform.models.language")
     if ours is not None and not hasattr(ours, "NaLaForCausalLM"):
         return  # it is being imported, which brought Hugging Face's classes in; the call at its end does the work
-    from nala_platform.models.language import NaLaForCausalLM
-    from nala_platform.models.language_config import NaLaConfig
+    from nala_platform.models import language
+    from nala_platform.models.remote_code import CLASSES
 
-    AutoModelForCausalLM.register(NaLaConfig, NaLaForCausalLM, exist_ok=True)
+    for entry, name in CLASSES.items():
+        if entry != "AutoConfig":
+            getattr(modeling_auto, entry).register(language.NaLaConfig, getattr(language, name), exist_ok=True)

@@ -46,7 +46,7 @@ class Native:
         numbers = kept_numbers(query, value, options.direction, is_causal=options.is_causal)
         states = query.new_empty(numbers, dtype=widest(query))
         call.struct.states, call.struct.state_numbers = states.data_ptr(), numbers
-        _run(call.kernels.nala_forward(call.struct))
+        run(call.kernels.nala_forward(call.struct))
         return out, states
 
     def step(
@@ -82,7 +82,7 @@ class Native:
         states = _state(kept[0], numbers, widest(query))
         call.struct.states, call.struct.state_numbers = states.data_ptr(), numbers
         call.struct.bound_grads = ends.data_ptr()
-        _run(call.kernels.nala_backward(call.struct))
+        run(call.kernels.nala_backward(call.struct))
         bounds = (
             end.to(bound.dtype, copy=True) if isinstance(bound, Tensor) else None
             for end, bound in zip(ends.unbind(), options.alpha_range, strict=True)
@@ -185,7 +185,8 @@ def _described(x_BHNX: Tensor) -> library.Tensor:
     return library.Tensor(x_BHNX.data_ptr(), batch, head, token, DTYPES[x_BHNX.dtype])
 
 
-def _run(code: int) -> None:
+def run(code: int) -> None:
+    """Raise what a kernel's exit code stands for."""
     if code == 1:
         raise MemoryError("there is not enough memory for the sums of an attention call")
     if code:
