@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import pkgutil
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,6 +18,11 @@ from nala_platform.errors import UserError
 # and in transformers.
 STEPS = ("total_steps", "T_max", "total_iters", "num_training_steps")
 COMPILED = "_orig_mod."  # what torch.compile(module) puts into names
+_USABLE = (
+    "name nala_platform.optim.WarmupCosine or WarmupPoly, torch's CosineAnnealingLR or PolynomialLR, or a class of "
+    "your own that takes (optimizer, steps, …)"
+)
+_MODULES = ("nala_platform.optim", "torch.optim.lr_scheduler", "transformers.optimization", "transformers")
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
 
 
@@ -245,11 +251,38 @@ def check_schedule(schedule: Callable[..., Any]) -> None:
     second = [*inspect.signature(kind).parameters, "nothing", "nothing"][1]
     foreign = kind.__module__.partition(".")[0] in ("torch", "transformers")
     if second == "nothing" or (foreign and second not in STEPS):
-        raise UserError(
-            f"model.schedule: {kind.__name__} takes {second} where it is given the number of steps of the run: name "
-            "nala_platform.optim.WarmupCosine or WarmupPoly, torch's CosineAnnealingLR or PolynomialLR, or a class of "
-            "your own that takes (optimizer, steps, …)"
-        )
+        given = "where it is given the number of steps of the run"
+        raise UserError(f"model.schedule: {kind.__name__} takes {second} {given}: {_USABLE}")
+
+
+def schedule_refusal(name: str) -> str | None:
+    """Why the class that ``name`` means cannot be a schedule; None: it can, or there is no such class.
+
+    Args:
+        name: a class path, or a class of torch, transformers or this module by its short name.
+
+    >>> schedule_refusal("StepLR").partition(" where ")[0], schedule_refusal("CosineAnnealingLR")
+    ('model.schedule: StepLR takes step_size', None)
+    """
+    if (kind := _schedule_of(name)) is None:
+        return None
+    if not isinstance(kind, type):
+        return f"model.schedule: {name} is no class: {_USABLE}"
+    try:
+        check_schedule(kind)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def _schedule_of(name: str) -> Any:
+    names = [name] if "." in name else [f"{module}.{name}" for module in _MODULES]
+    for path in names:
+        try:
+            return pkgutil.resolve_name(path)
+        except (ImportError, AttributeError, ValueError):  # not there
+            continue
+    return None
 
 
 def _warmup_steps(warmup: int | float, total_steps: int) -> int:

@@ -1,8 +1,8 @@
 """One clear line from what jsonargparse says of a mistake.
 
 jsonargparse reports every type that a value failed against, nested as the configuration is; the words that matter are
-the innermost ones. The shapes handled here are those of jsonargparse 4.53, each held by a test; anything else is passed
-on whole, on one line.
+the innermost ones. The shapes handled here are those of jsonargparse 4.53, each held by a test; of anything else the
+beginning is passed on, on one line.
 """
 
 import dataclasses
@@ -16,6 +16,7 @@ from jsonargparse import ArgumentParser
 
 from nala_platform import yaml_files
 from nala_platform.errors import near
+from nala_platform.optim import schedule_refusal
 from nala_platform.runs.moved import renamed
 
 _PARSER_KEY = re.compile(r'Parser key "([\w.]+)"')
@@ -27,8 +28,22 @@ _UNKNOWN = (
 )
 _GROUP = re.compile(r"Group '([\w.]+)' does not accept option '([\w.]+)'")
 _CLASS = re.compile(r"Problem with given class_path '(.*?)':\s*(.*)")
-_EXPECTED = re.compile(r"Expected an? (?:<class '([\w.]+)'>|(.+))")
+_EXPECTED = re.compile(r"Expected (?:an? )?<class '([\w.]+)'>|Expected an? (.+)")
 _REQUIRED = re.compile(r"the following arguments are required: ([\w, ]+)")
+_SEVERAL = re.compile(r"Multiple subclasses with name (\w+)\..*?ambiguity: (.*?)\.?$", re.MULTILINE)
+_RETURNS = re.compile(r"to be a function that returns <class '(\w+)'>")
+_WANTS_CLASS = "Not a valid subclass of"
+_NAME = re.compile(r"'?[A-Za-z_][\w.]*'?")
+_CONTAINERS = {"Iterable", "bool", "list"}
+_SCHEDULE = ("model.schedule", "model.schedule.class_path")
+_EXAMPLE = "nala_platform.data.images.digits.DigitsData"
+_CLASSES = {  # where a class has a short name, and an example of a path
+    "model.optimizer": ("torch.optim", "timm.optim.Lamb"),
+    "model.schedule": ("torch.optim.lr_scheduler", "nala_platform.optim.WarmupCosine"),
+    "model.network": ("", "nala_platform.models.segmenter.Segmenter"),
+    "trainer.callbacks": ("lightning.pytorch.callbacks", "lightning.pytorch.callbacks.EarlyStopping"),
+    "trainer.logger": ("lightning.pytorch.loggers", "lightning.pytorch.loggers.CSVLogger"),
+}
 _IMPLIED = ("NoneType", "Tensor", "path but", "dot import path")  # allowed too, but not what was meant
 
 
@@ -46,12 +61,15 @@ def explain(message: str, words: list[str]) -> str:
         return NO_MODEL
     outer: list[str] = _PARSER_KEY.findall(message)
     nested = next(reversed(list(_NESTED.finditer(message))), None)  # the outermost has the whole path
+    if 'Parser key "schedule"' in message and (refusal := _schedule_refusal(words)):
+        return refusal  # its keys are not to the point
     if found := _GROUP.search(message):
         return _unknown(".".join((*outer[1:], *found.groups())), words)
     for pattern in _UNKNOWN:
-        if found := pattern.search(message):
-            leaf = found.group(1)
-            path = f"{outer[0]}.{nested.group(1)}" if nested else ".".join((*outer, leaf))
+        found = pattern.search(message)
+        # a list takes the value or a single class does; what the one has against the value, the other has no key for
+        if found and not re.search(rf'Parser key "{re.escape(found[1])}":\s+(Expected|Does not)', message):
+            path = f"{outer[0]}.{nested.group(1)}" if nested else ".".join((*outer, found[1]))
             return _unknown(path, words)
     path = f"{outer[0]}.{nested.group(1)}" if nested and outer else ".".join(outer)
     if found := _CLASS.search(message):
@@ -60,17 +78,60 @@ def explain(message: str, words: list[str]) -> str:
         keys = " and ".join(f"--{path}.{key}" for key in found.group(1).strip().split(", "))
         return f"{keys} must be given: there is no default"
     value = nested.group(2) if nested else _given(message, str(path).split(".")[1:])
-    kinds = [(first or second).split(".")[-1] for first, second in _EXPECTED.findall(message)]
-    wanted = list(dict.fromkeys(kind for kind in kinds if not kind.startswith(_IMPLIED)))
-    if path and wanted and value is not None:
-        return f"{path}: expected {' or '.join(wanted)}, got {value}"
-    if path and value is not None and "dot import path string" in message:
-        return f"{path}: no class {value}: write its whole path, such as nala_platform.data.images.digits.DigitsData"
-    return " ".join(message.split())
+    if path and value is not None:
+        return f"{path}: {_refused(path, value, message)}"
+    return _loose(message, path)
+
+
+def _refused(path: str, value: str, message: str) -> str:
+    """What is wrong with a value."""
+    kinds = [(first or second).partition(". Got value")[0] for first, second in _EXPECTED.findall(message)]
+    wanted = [re.sub(r"^[\w.]*\.", "", kind) for kind in dict.fromkeys(kinds) if not kind.startswith(_IMPLIED)]
+    module, example = next((row for key, row in _CLASSES.items() if path.startswith(key)), ("", _EXAMPLE))
+    if found := _SEVERAL.search(message):
+        return f"{found[1]} is the name of several classes: write the path of one of {found[2]}"
+    if found := _RETURNS.search(message):
+        return f"cannot use {value}: it must be a class, or a function that says that it returns one: {found[1]}"
+    is_class = "dot import path string" in message and set(wanted) <= _CONTAINERS
+    if is_class and _NAME.fullmatch(value):
+        meant = near(value.strip("'"), _classes(module))
+        return f"no class {value}: write its whole path, such as {example}" + meant.removesuffix(".")
+    if wanted:
+        options = re.findall(r"'([^']*)'", "".join(kind for kind in wanted if kind.startswith("Literal")))
+        return f"expected {' or '.join(wanted)}, got {value}" + near(value.strip("'"), options).removesuffix(".")
+    return f"cannot use {value}" + (
+        f": write the path of a class, such as {example}" if _WANTS_CLASS in message else ""
+    )
+
+
+def _classes(module: str) -> list[str]:
+    """The classes that a library shows in a module."""
+    found = vars(import_module(module)).items() if module else ()
+    home = module.partition(".")[0]
+    return [name for name, entry in found if isinstance(entry, type) and entry.__module__.partition(".")[0] == home]
+
+
+def _loose(message: str, path: str) -> str:
+    """The line where no value is told, or none of the shapes above."""
+    if found := re.search(r"argument (--[\w.+]+): expected one argument", message):
+        return f"{found[1]} needs a value"
+    if found := re.search(r"unrecognized arguments: ([^-].*)", message):
+        return f"nothing can be done with {found[1]!r}: keys begin with --"
+    if found := re.search(r"Unable to load config ['\"](.*)['\"]", message):
+        path = ".".join(dict.fromkeys(path.split(".")))  # named twice
+        return f"{path}: cannot use {found[1]}: it has keys below it, which are given one by one, as --{path}.KEY VALUE"
+    whole = " ".join(message.split())
+    return f"{path}: {whole[:200]} …" if path and len(whole) > 200 else whole
+
+
+def _schedule_refusal(words: list[str]) -> str | None:
+    name = next((found for key in _SCHEDULE if (found := _typed(key, words))), None)
+    name = name or _configured(_SCHEDULE[0].split("."), words)
+    return schedule_refusal(name) if name else None
 
 
 def _given(message: str, path: list[str]) -> str | None:
-    values = re.findall(r"Given value: (.*)", message)
+    values = re.findall(r"Given value: (.*)", message) or re.findall(r"Got value: (.*)", message)
     value = yaml_files.load(values[0]) if values else None
     for part in path:  # from a file comes the whole branch; the path leads to the leaf
         if isinstance(value, dict):

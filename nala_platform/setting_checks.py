@@ -56,6 +56,9 @@ def check_settings(settings: Any, subcommand: str) -> None:
     Raises:
         UserError: names the key, the value and what it may be.
     """
+    for key, what in (("model", "nothing would be trained"), ("data", "there is nothing to train on")):
+        if settings.get(key, key) is None:
+            raise UserError(f"{key} is null, so {what}: give the path of a class")
     for key, least in _LEAST.items():
         value = settings.get(key)
         if _is_number(value) and not least <= value <= _MOST.get(key, float("inf")):

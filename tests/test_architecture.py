@@ -53,7 +53,7 @@ ARROWS = {
     "yaml_files": {"errors"},
     "runs": {"errors", "paths"},
     "argv": {"errors", "runs", "paths", "yaml_files"},
-    "parse_errors": {"argv", "errors", "runs", "yaml_files"},
+    "parse_errors": {"argv", "errors", "runs", "yaml_files", "optim"},
     "parser": {"errors", "paths", "runs", "yaml_files"},
     "notices": set(),
     "failures": {"errors", "setting_errors"},

@@ -33,6 +33,34 @@ def parse_error(*words: str) -> str:
         (["--data", "NoSuchData"], "data: no class 'NoSuchData': write its whole path"),
         (["--model.network", "Segmentr"], "model.network: no class 'Segmentr': write its whole path"),
         (["--config", "ade20k"], "--data.root must be given: there is no default"),
+        (["--trainer.num_nodes", "many"], "trainer.num_nodes: expected int, got 'many'"),
+        (["--checkpoint.mode", "mx"], "checkpoint.mode: expected Literal['min', 'max'], got 'mx'; did you mean 'max'?"),
+        (["--report.metrics", "3"], "report.metrics: expected list, got 3"),
+        (["--trainer.precision", "bf16-mixd"], "trainer.precision: expected "),
+        (["--model.optimizer.betas", "[1]"], "model.optimizer.betas: expected tuple with 2 elements, got [1]"),
+        (["--model.optimizer.betas", "[a,b]"], "model.optimizer.betas: expected float, got ['a', 'b']"),
+        (
+            ["--model.optimizer", "Adamm"],
+            "model.optimizer: no class 'Adamm': write its whole path, such as timm.optim.",
+        ),
+        (
+            ["--model.network", "[]"],
+            "model.network: cannot use []: write the path of a class, such as nala_platform.mo",
+        ),
+        (
+            ["--trainer.logger", "CSVLoger"],
+            "trainer.logger: no class 'CSVLoger': write its whole path, such as lightni",
+        ),
+        (
+            ["--trainer.callbacks+", "LearningRateMonitor", "--trainer.callbacks.logging_interval", "never"],
+            "trainer.callbacks.logging_interval: expected Literal['step', 'epoch'], got 'never'",
+        ),
+        (["--trainer.callbacks+", "EarlyStopping"], "--trainer.callbacks.monitor must be given: there is no default"),
+        (["--trainer.max_epochs"], "--trainer.max_epochs needs a value"),
+        (["more"], "nothing can be done with 'more': keys begin with --"),
+        (["--trainer", "3"], "trainer: cannot use 3: it has keys below it"),
+        (["--data", "null"], "data is null, so there is nothing to train on"),
+        (["--seed_everything", "-1"], "seed_everything is -1: it must be from 0 to 4294967295"),
         (["--model.schedule.warm_up", "3"], "no key --model.schedule.warm_up; did you mean 'warmup'?"),
     ],
 )
@@ -60,6 +88,43 @@ def test_a_schedule_that_would_take_the_steps_for_another_value(tmp_path: Path, 
     with pytest.raises(UserError, match=r"^model\.schedule: ConstantLR takes factor where ") as caught:
         run(argv.expand(words))
     assert "\n" not in str(caught.value) and not [*tmp_path.iterdir()]
+
+
+STEPS = " where it is given the number of steps of the run: name nala_platform.optim.WarmupCosine or WarmupPoly, "
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["ReduceLROnPlateau"], "ReduceLROnPlateau takes mode"),
+        (
+            ["torch.optim.lr_scheduler.ReduceLROnPlateau", "--model.schedule.mode", "min"],
+            "ReduceLROnPlateau takes mode",
+        ),
+        (["StepLR", "--model.schedule.step_size", "3"], "StepLR takes step_size"),
+        (["OneCycleLR", "--model.schedule.max_lr", "0.1"], "OneCycleLR takes max_lr"),
+        (["MultiStepLR", "--model.schedule.milestones", "[1]"], "MultiStepLR takes milestones"),
+    ],
+)
+def test_a_schedule_that_cannot_be_used_is_explained_whatever_its_options(words: list[str], said: str):
+    assert parse_error("--task", "cls", "--model.schedule", *words).startswith(f"model.schedule: {said}{STEPS}")
+
+
+def test_a_schedule_that_is_a_function_is_explained():
+    text = parse_error("--task", "cls", "--model.schedule", "get_cosine_schedule_with_warmup")
+    assert text.startswith("model.schedule: get_cosine_schedule_with_warmup is no class: name nala_platform.optim.")
+
+
+def test_the_nearest_of_a_key_s_names_is_told():
+    text = parse_error("--task", "cls", "--trainer.precision", "bf16-mixd")
+    assert text.endswith("got 'bf16-mixd'; did you mean 'bf16-mixed'?")
+    text = parse_error("--task", "cls", "--model.optimizer", "Adamm")
+    assert text.endswith("; did you mean 'Adam'?")
+
+
+def test_a_message_of_another_shape_is_cut():
+    text = explain('Parser key "trainer.x":\n' + "\n  - some reason" * 40, ["fit"])
+    assert text.startswith("trainer.x: ") and len(text) < 250 and "\n" not in text
 
 
 def test_inside_a_group_of_settings():
