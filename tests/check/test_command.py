@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,8 @@ from PIL import Image
 
 from nala_platform.check.command import main
 from nala_platform.check.findings import Findings
+from nala_platform.check.show import show, write, write_fix_list
+from nala_platform.data.problems import Excluded, Problem
 from nala_platform.errors import UserError
 
 
@@ -275,3 +278,26 @@ def test_what_a_data_set_does_not_have_is_not_counted():
     protocol = {"test sets": {}, "images": {"train": 2, "val": 1}, "classes": 3}
     data: Any = SimpleNamespace(protocol=lambda: protocol)
     assert Findings(data).counted() == {"images": {"train": 2, "val": 1}}
+
+
+def test_names_of_files_that_are_no_text_are_listed_and_can_be_left_out(tmp_path, capsys):
+    """Bytes that are not UTF-8, and line breaks: one line each on the screen, themselves in the files."""
+    odd, broken = tmp_path / os.fsdecode(b"caf\xe9.png"), tmp_path / "two\nlines.png"
+    findings = Findings(None)
+    for path in (odd, broken):
+        path.touch()
+        findings.note("train", [Problem("empty", path, "the file is empty")])
+    show(findings)
+    shown = capsys.readouterr().out
+    assert "caf\\udce9.png: the file is empty" in shown and "two\\nlines.png: the file is empty" in shown
+    for name in ("found.csv", "found.json"):
+        write(findings, tmp_path / name)
+    assert [row["path"] for row in json.loads((tmp_path / "found.json").read_text())["problems"]] == [
+        *(str(odd), str(broken))
+    ]
+    with (tmp_path / "found.csv").open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+        assert [row["path"] for row in csv.DictReader(file)] == [str(odd), str(broken)]
+    write_fix_list(findings, tmp_path / "list.txt")
+    excluded = Excluded(str(tmp_path / "list.txt"), tmp_path)
+    assert odd in excluded and broken not in excluded
+    assert b"# rename it to leave it out: " in (tmp_path / "list.txt").read_bytes()

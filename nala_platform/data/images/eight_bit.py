@@ -19,6 +19,7 @@ _COLOURS = ("1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
 _TRANSPARENT = ("LA", "La", "PA", "RGBA", "RGBa")
 _TIFF_BITS, _TIFF_PHOTOMETRIC, _TIFF_BANDS, _TIFF_PLANAR, _TIFF_FORMAT = 258, 262, 277, 284, 339
 _SIGNED, _WHITE_IS_ZERO, _SEPARATE = 2, 0, 2
+_SPREAD = {"L;2": 85, "L;4": 17}
 _BAND = 1 << 20  # pixels that are worked on at once, to bound the memory of 64-bit numbers
 NO_RANGE = "have no fixed range: save the picture with unsigned 8 or 16 bits"
 
@@ -35,6 +36,7 @@ class Samples(NamedTuple):
         low: the rawmode that decodes the low bytes of 16-bit colours; empty where there are none.
         is_premultiplied: whether colours are stored times their opacity.
         is_inverted: whether 0 is white, which Pillow does not undo for 16-bit grey.
+        most: what stands for white in a PGM or PPM of another range than 0..255 or 0..65535; 0 elsewhere.
         refusal: why the pixels cannot be had as they are meant; empty where they can.
     """
 
@@ -42,6 +44,7 @@ class Samples(NamedTuple):
     low: str = ""
     is_premultiplied: bool = False
     is_inverted: bool = False
+    most: int = 0
     refusal: str = ""
 
 
@@ -56,7 +59,8 @@ def samples_of(image: Any) -> Samples:
         return Samples(straight, _low(straight), is_premultiplied=True, refusal=refusal)
     is_grey = image.format == "TIFF" and image.mode in _GREY_16
     is_inverted = is_grey and image.tag_v2.get(_TIFF_PHOTOMETRIC, 1) == _WHITE_IS_ZERO
-    return Samples(rawmode, _low(rawmode), is_inverted=is_inverted, refusal=refusal)
+    most = int(args[1]) if tile and tile[0].codec_name.startswith("ppm") else 0
+    return Samples(rawmode, _low(rawmode), is_inverted=is_inverted, most=most, refusal=refusal)
 
 
 def _low(rawmode: str) -> str:
@@ -83,6 +87,22 @@ def decode_as(image: Any, rawmode: str) -> None:
     image.tile = [
         tile._replace(args=rawmode if isinstance(tile.args, str) else (rawmode, *tile.args[1:])) for tile in image.tile
     ]
+
+
+def stored_numbers(image: Image.Image, samples: Samples) -> np.ndarray:
+    """The numbers ``(H, W)`` int64 in the file of a grey or palette picture: Pillow spreads and inverts some."""
+    number_HW = np.asarray(image).astype(np.int64)
+    if samples.most:
+        range = 255 if image.mode == "L" else 65535
+        return (number_HW * samples.most * 2 + range) // (2 * range)
+    if samples.rawmode.startswith("L;") and "I" in samples.rawmode:  # 0 is shown as white
+        number_HW = 255 - number_HW
+    return number_HW // spread(samples)
+
+
+def spread(samples: Samples) -> int:
+    """What Pillow multiplies grey of 2 and 4 bits by."""
+    return _SPREAD.get(samples.rawmode[:3], 1)
 
 
 def to_rgb(image: Image.Image, samples: Samples, low: Image.Image | None) -> Image.Image:

@@ -21,7 +21,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
-from nala_platform.data.images.eight_bit import Samples, UnsupportedPixelsError, decode_as, samples_of, to_rgb
+from nala_platform.data.images.eight_bit import (
+    Samples,
+    UnsupportedPixelsError,
+    decode_as,
+    samples_of,
+    spread,
+    stored_numbers,
+    to_rgb,
+)
 from nala_platform.data.problems import BadFileError, Problem, gathering
 from nala_platform.errors import UserError
 
@@ -32,8 +40,6 @@ MAX_PIXELS_VARIABLE = "NALA_MAX_IMAGE_PIXELS"
 MAX_IMAGE_PIXELS = 178_956_970  # where Pillow takes a picture for a decompression bomb
 
 _DEEP = ("I", "I;16", "I;16L", "I;16B", "I;16N")
-# Pillow spreads grey pictures of 2 and 4 bits over 0..255; a label is the value before that
-_SPREAD = {"L;2": 85, "L;4": 17}
 # what Pillow's decoders raise over a damaged file
 _BROKEN = (
     *(OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error),
@@ -121,11 +127,11 @@ def read_indices(path: Path, color_map: ColorMap = ()) -> np.ndarray:
     if image.format in ("JPEG", "MPO"):
         raise _bad("wrong mode", path, "JPEG blurs the labels of a mask: save masks as PNG")
     if image.mode in ("1", "L", "P", *_DEEP):
-        index_HW = np.asarray(image).astype(np.int64)
+        index_HW = stored_numbers(image, samples)
         if index_HW.min() < 0 or index_HW.max() > 65535:
             worst = f"index {index_HW.min()} or {index_HW.max()}"
             raise _bad("wrong label", path, f"{worst} is outside 0..65535: store class indices")
-        return index_HW.astype(np.int32) // _spread(samples)
+        return index_HW.astype(np.int32)
     if image.mode not in ("RGB", "RGBA"):
         text = f"a mask of mode {image.mode} has no indices: save it as a grey or palette PNG"
         raise _bad("wrong mode", path, text)
@@ -172,12 +178,8 @@ def _upright(image: Image.Image, samples: Samples, path: Path) -> Image.Image:
     with _telling(path):
         image.load()
         ImageOps.exif_transpose(image, in_place=True)
-    image.info["spread"] = _spread(samples)
+    image.info["spread"] = spread(samples)
     return image
-
-
-def _spread(samples: Samples) -> int:
-    return _SPREAD.get(samples.rawmode[:3], 1)
 
 
 @contextmanager

@@ -50,8 +50,11 @@ class Labels:
 
     def __post_init__(self) -> None:
         count = self.num_classes or len(self.class_names)
-        if count < 2:
+        if count == 0:
             raise UserError("data.labels needs num_classes (2 or more) or class_names")
+        if count < 2:
+            key = "num_classes" if self.num_classes else "class_names"
+            raise UserError(f"data.labels.{key} says {count}: it takes 2 or more, and the background is one")
         for key in ("class_names", "colors"):
             if getattr(self, key) and len(getattr(self, key)) != count:
                 raise UserError(f"data.labels has {len(getattr(self, key))} {key}, but num_classes is {count}")

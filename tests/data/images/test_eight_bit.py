@@ -276,16 +276,50 @@ def test_from_python_the_limit_of_pillow_holds(tmp_path, monkeypatch):
     assert read_image(tmp_path / "a.png").size == (30, 20) and MAX_PIXELS_VARIABLE not in os.environ
 
 
-@pytest.mark.parametrize("bits", [2, 4])
-def test_grey_tiff_masks_of_few_bits_are_indices_not_shades(bits, tmp_path):
-    values = {2: b"\x1b", 4: b"\x01\x2f"}[bits]
-    tags = [(256, 3, 4), (257, 3, 1), (258, 3, bits), (259, 3, 1), (262, 3, 1), (273, 4, 8), (277, 3, 1), (278, 3, 1)]
-    tags.append((279, 4, len(values)))
+def tiff_of_few_bits(bits, photometric, packed):
+    """A TIFF of one row of four samples, packed as they are."""
+    tags = [(256, 3, 4), (257, 3, 1), (258, 3, bits), (259, 3, 1), (262, 3, photometric), (273, 4, 8), (277, 3, 1)]
+    tags += [(278, 3, 1), (279, 4, len(packed))]
     entries = b"".join(struct.pack("<HHI", tag, kind, 1) + struct.pack("<I", value) for tag, kind, value in tags)
-    start = 8 + len(values)
-    file = b"II*\0" + struct.pack("<I", start) + values + struct.pack("<H", len(tags)) + entries + bytes(4)
-    (tmp_path / "a.tif").write_bytes(file)
-    assert read_indices(tmp_path / "a.tif").tolist() == [{2: [0, 1, 2, 3], 4: [0, 1, 2, 15]}[bits]]
+    return b"II*\0" + struct.pack("<I", 8 + len(packed)) + packed + struct.pack("<H", len(tags)) + entries + bytes(4)
+
+
+@pytest.mark.parametrize("photometric", [0, 1])
+@pytest.mark.parametrize(
+    ("bits", "packed", "indices"),
+    [(2, b"\x1b", [0, 1, 2, 3]), (4, b"\x01\x2f", [0, 1, 2, 15]), (8, b"\0\1\2\xff", [0, 1, 2, 255])],
+)
+def test_grey_tiff_masks_hold_the_stored_numbers_whatever_shades_they_stand_for(
+    bits, packed, indices, photometric, tmp_path
+):
+    (tmp_path / "a.tif").write_bytes(tiff_of_few_bits(bits, photometric, packed))
+    assert read_indices(tmp_path / "a.tif").tolist() == [indices]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"), [(np.uint16, [0, 300, 65535]), (np.int32, [0, 300, 65535]), (np.int16, [0, 300, 32767])]
+)
+def test_tiff_masks_hold_indices_beyond_255(dtype, values, tmp_path):
+    for byteorder in "<>":
+        tifffile.imwrite(tmp_path / "a.tif", np.array([values], dtype), byteorder=byteorder)
+        assert read_indices(tmp_path / "a.tif").tolist() == [values]
+
+
+@pytest.mark.parametrize("most", [3, 20, 255, 300, 65535])
+def test_pgm_masks_hold_the_stored_numbers_of_any_range(most, tmp_path):
+    values = np.unique(np.linspace(0, most, 50).astype(int))
+    data = values.astype(">u2" if most > 255 else np.uint8).tobytes()
+    (tmp_path / "a.ppm").write_bytes(b"P5 %d 1 %d\n" % (len(values), most) + data)
+    assert read_indices(tmp_path / "a.ppm").tolist() == [values.tolist()]
+
+
+def test_a_rotated_colour_picture_of_16_bits(tmp_path):
+    """Both bytes of each sample are rotated: EXIF 6 shows the left column as the top row, from right to left."""
+    samples_HW3 = RANDOM.integers(0, 65536, (2, 3, 3))
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, samples_HW3.astype(np.uint16), photometric="rgb", extratags=[(274, "H", 1, 6, False)])
+    wanted = np.floor(np.rot90(samples_HW3, -1) / 257 + 0.5)
+    assert (np.asarray(read_image(path)) == wanted).all()
 
 
 def test_of_several_frames_the_first_is_read(tmp_path):
