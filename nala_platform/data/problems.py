@@ -1,5 +1,6 @@
 """What is wrong with data on disk: an error at once or, for ``nala check-data``, a list of all there is."""
 
+import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -29,6 +30,13 @@ class Problem(NamedTuple):
         return f"{printable(str(self.path))}: {self.text}"
 
 
+_ESCAPED = ("Cc", "Cs", "Zl", "Zp")  # control characters, bytes that are no text, ends of lines and paragraphs
+
+
+def _is_no_text(letter: str) -> bool:
+    return unicodedata.category(letter) == "Cs"
+
+
 def printable(text: str) -> str:
     """The text in one line that any terminal takes: line breaks, and bytes of a file name that are no text, escaped.
 
@@ -36,7 +44,8 @@ def printable(text: str) -> str:
     'a\\\\nb.png'
     """
     return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
+        letter.encode("unicode_escape").decode("ascii") if unicodedata.category(letter) in _ESCAPED else letter
+        for letter in text
     )
 
 
@@ -122,7 +131,7 @@ class Excluded:
         lines = [line.strip() for line in data.decode("utf-8-sig", "surrogateescape").split("\n")]
         self.paths = frozenset((root / line).absolute() for line in lines if line and not line.startswith("#"))
         others = {excluded for excluded in self.paths if not excluded.exists()}
-        if foreign := [excluded for excluded in sorted(others) if not str(excluded).isprintable()]:
+        if foreign := [excluded for excluded in sorted(others) if any(map(_is_no_text, str(excluded)))]:
             name = printable(str(foreign[0]))
             raise UserError(f"data.exclude: {path} cannot be read as UTF-8 text: no file is called {name}")
         self._others = frozenset(composed(str(excluded)) for excluded in others)

@@ -90,6 +90,7 @@ def test_what_is_wrong_with_classes(classes, tmp_path):
     (folder / "zero.jpg").touch()
     (folder / "page.jpg").write_text("<html>404</html>")
     save(np.ones((9, 9), np.float32), folder / "float.tif")
+    save(np.full((9, 9), 255, np.int32), folder / "integers.tif")
     for split in ("train", "val"):
         (classes / split / "empty").mkdir()
     (classes / "val" / "dog" / "copy.png").write_bytes((classes / "train" / "dog" / "03.png").read_bytes())
@@ -100,13 +101,14 @@ def test_what_is_wrong_with_classes(classes, tmp_path):
         ("empty", "train/dog/zero.jpg"),
         ("unreadable", "train/dog/page.jpg"),
         ("wrong mode", "train/dog/float.tif"),
+        ("wrong mode", "train/dog/integers.tif"),
         ("empty", "train/empty"),
         ("empty", "val/empty"),
     }
-    assert found["counts"] == {"empty": 3, "unreadable": 2, "wrong mode": 1}
+    assert found["counts"] == {"empty": 3, "unreadable": 2, "wrong mode": 2}
     assert [Path(name).name for name in found["leaks"][0]] == ["03.png", "copy.png"] and len(found["leaks"]) == 1
     assert {Path(name).name for name in found["contradictions"][0]} == {"02.png", "other.png"}
-    assert found["splits"]["train"]["bad"] == 4
+    assert found["splits"]["train"]["bad"] == 5
     mended = [*words("cls", "image_folder", classes), "--data.exclude", fixes.rename(tmp_path / "list.txt")]
     found, _ = check(*mended, tmp_path=tmp_path, code=0)
     assert found["problems"] == [] and found["splits"]["train"]["images of each class"] == {"cat": 14, "dog": 9}
