@@ -156,7 +156,7 @@ def pareto_front(results: Results) -> Figure | None:
             axes.set_xscale("log")
         _dress(axes, _aim(objectives[place]), _aim(objectives[0]))
         axes.margins(0.08)
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
 
@@ -216,7 +216,9 @@ def _explain(axes: Axes, results: Results) -> None:
         lines.append(Line2D([], [], color=FAINT, lw=0.9, ls="--", label="pruned or not at its end"))
     if TrialState.FAIL in states:
         lines.append(Line2D([], [], color=FAILED, lw=1.0, ls=":", label="failed"))
-    axes.legend(handles=lines, frameon=False, fontsize=8)
+    # where few curves end; matplotlib's own search for a place takes longer than all the drawing
+    corner = "lower right" if results.plan.objectives[0].direction == "maximize" else "upper right"
+    axes.legend(handles=lines, frameon=False, fontsize=8, loc=corner)
 
 
 def _aim(objective: Objective) -> str:
