@@ -346,14 +346,15 @@ def simulated(folder: Path, is_told: bool) -> list[optuna.trial.FrozenTrial]:
 
 def test_a_long_warm_up_can_win(tmp_path: Path):
     """The default pruner judges nobody before the longest warm-up of the space has ended; after it, it prunes."""
-    found = simulated(tmp_path / "told", is_told=True)
+    # the pruner lets the first five pass whatever they report, so what is shown is shown by the others
+    found = [trial for trial in simulated(tmp_path / "told", is_told=True) if trial.number >= 5]
     shares = [trial.params["model.schedule.warmup"] for trial in found]
     best = max((trial for trial in found if trial.state == TrialState.COMPLETE), key=lambda trial: trial.value)
-    assert best.params["model.schedule.warmup"] == max(shares) > 0.38
+    assert best.params["model.schedule.warmup"] == max(shares) > 0.3
     pruned = [trial for trial in found if trial.state == TrialState.PRUNED]
     assert len(pruned) > 5 and all(max(trial.intermediate_values) > 40 for trial in pruned)
     assert all(trial.params["model.schedule.warmup"] < 0.3 for trial in pruned)
-    # without it, all those that would have ended highest are pruned; the first five, with which to compare, never are
+    # without it, all those that would have ended highest are pruned
     untold = [trial for trial in simulated(tmp_path / "untold", is_told=False) if trial.number >= 5]
     long = [trial for trial in untold if trial.params["model.schedule.warmup"] > 0.3]
     assert len(long) > 3 and {trial.state for trial in long} == {TrialState.PRUNED}
