@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -265,6 +266,32 @@ def test_an_exported_model_is_read_by_hugging_face_alike(run: Path, tmp_path: Pa
     assert all(torch.equal(value, whole[name] * factor) for name, value in model.state_dict().items())
     with pytest.raises(UserError, match="exists"):
         export.export(str(run), folder)
+
+
+FOREIGN = """
+import json, sys
+from lm_eval import simple_evaluate
+from transformers import AutoTokenizer
+folder, task = sys.argv[1:]
+assert "nala_platform" not in sys.modules
+model = {"pretrained": folder, "trust_remote_code": True}
+found = simple_evaluate("hf", model_args=model, tasks=[task], device="cpu", batch_size=5, bootstrap_iters=0)
+ids = AutoTokenizer.from_pretrained(folder)("the cat")["input_ids"]
+print(json.dumps({"acc": found["results"]["pick_the_end"]["acc,none"], "ids": ids}))
+"""
+
+
+@pytest.mark.usefixtures("harness")
+def test_an_exported_model_is_scored_by_the_harness_alone(run: Path, task: Path, items: list[dict], tmp_path: Path):
+    """`lm_eval --model hf`, in a process that has not imported this package."""
+    export.export(str(run), tmp_path / "model")
+    words = [sys.executable, "-c", FOREIGN, str(tmp_path / "model"), str(task)]
+    done = subprocess.run(words, capture_output=True, text=True, env=os.environ | {"HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    picked = np.array([by_hand(run, item) for item in items]).argmax(1)
+    assert found["acc"] == pytest.approx((picked == [item["answer"] for item in items]).mean())
+    assert found["ids"] == load_tokenizer(run)("the cat")["input_ids"]
 
 
 @pytest.mark.usefixtures("harness")

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from nala_platform.attention import nala_attention, softmax_attention
-from nala_platform.bench import main, step
+from nala_platform.bench import generation, main, step
 from nala_platform.errors import UserError
+from nala_platform.models.language import NaLaConfig, NaLaForCausalLM
 
 WORDS = ["step", "--lengths", "64", "256", "--heads", "2", "--head-dim", "8", "--repeats", "3"]
 
@@ -58,3 +59,38 @@ def test_a_mistake_is_one_line():
         main(["step", "--length", "5"])
     with pytest.raises(UserError, match="float31"):
         main(["step", "--dtype", "float31"])
+    with pytest.raises(UserError, match="--model='nan' is unknown; did you mean 'nano'"):
+        main(["step", "--model", "nan"])
+
+
+@torch.no_grad()
+def test_the_bare_loop_computes_what_the_model_does(monkeypatch: pytest.MonkeyPatch):
+    """Both give the logits of one pass over all tokens, again and again, at each length."""
+    monkeypatch.setattr(generation, "_PREFILL", 30)
+    torch.manual_seed(0)
+    model = NaLaForCausalLM(NaLaConfig.from_size("nano", vocab_size=generation.VOCABULARY, num_hidden_layers=2)).eval()
+    contexts = generation.contexts_of(model, [5, 70])
+    assert [context.length for context in contexts] == [5, 70]
+    generator = torch.Generator().manual_seed(0)
+    pieces = [torch.randint(generation.VOCABULARY, (1, n), generator=generator) for n in (5, 30, 30, 5)]
+    token = torch.tensor([[7]])
+    for context, seen in zip(contexts, (pieces[:1], pieces), strict=True):
+        expected = model(torch.cat([*seen, token], 1)).logits[0, -1]
+        for step_of in (generation.ModelStep(model, context), generation.BareStep(model, context)):
+            for _ in range(2):
+                torch.testing.assert_close(step_of(token), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_table_of_a_whole_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    words = ["step", "--model", "--lengths", "4", "16", "--repeats", "2", "--clock", "cpu", "--output", str(tmp_path)]
+    main(words)
+    lines = (tmp_path / "step_model.csv").read_text().splitlines()
+    assert "nano, 1.1 M parameters" in lines[1] and "cpu clock" in lines[1]
+    rows = {(int(row["length"]), row["contestant"]): row for row in csv.DictReader(lines[2:])}
+    assert set(rows) == {(length, name) for length in (4, 16) for name in (generation.MODEL, generation.BARE)}
+    for (length, name), row in rows.items():
+        assert 0 < float(row["fastest_ms"]) <= float(row["ms"]) <= float(row["slowest_ms"])
+        for column, other in (("over_bare", (length, generation.BARE)), ("over_shortest", (4, name))):
+            assert float(row[column]) == pytest.approx(float(row["ms"]) / float(rows[other]["ms"]), rel=1e-4)
+    assert (tmp_path / "step_model.png").read_bytes().startswith(b"\x89PNG")
+    assert "over the bare loop" in capsys.readouterr().out
