@@ -152,12 +152,14 @@ def _is_unwritable(path: str) -> bool:
 
 
 def near(word: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` for the nearest of ``known``, or a full stop.
+    """``; did you mean 'x'?`` for the nearest of ``known``, or one that begins with ``word``; else a full stop.
 
-    >>> near("sge", ["cls", "seg"])
-    "; did you mean 'seg'?"
+    >>> near("sge", ["cls", "seg"]), near("seed", ["data", "seed_everything"])
+    ("; did you mean 'seg'?", "; did you mean 'seed_everything'?")
     """
-    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    names = list(known)
+    matches = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    matches = matches or [name for name in names if len(word) > 2 and name.startswith(word)]
     return f"; did you mean {matches[0]!r}?" if matches else "."
 
 

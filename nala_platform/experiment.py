@@ -20,6 +20,7 @@ from nala_platform.callbacks.costs import Costs
 from nala_platform.callbacks.csv_log import CSVLog
 from nala_platform.callbacks.curves import Curves
 from nala_platform.callbacks.ema import EMA
+from nala_platform.callbacks.monitors import Monitors
 from nala_platform.callbacks.progress import progress
 from nala_platform.callbacks.report import Report
 from nala_platform.callbacks.reporter import sweep_reporter
@@ -170,6 +171,7 @@ class Experiment(LightningCLI):
         config = {**settings.trainer, "default_root_dir": str(self.folder)}
         costs = Costs()
         report = Report(settings.report.metrics, self.config[str(self.subcommand)].seed_everything, costs)
+        config["callbacks"] = [Monitors(), *_listed(config["callbacks"])]  # before those that it looks at
         callbacks: list[Callback] = [SameFolder(), costs, BadSamples(settings.bad_samples), report]
         config["plugins"] = [*_listed(config["plugins"]), CheckpointFile()]
         if self.subcommand == "fit":

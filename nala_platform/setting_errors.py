@@ -218,7 +218,11 @@ def _meant(error: BaseException, component: Component, inner: list[_Step]) -> li
     message = str(error)
     words = set(re.findall(r"\w+", message))
     # the check itself says most, where the component makes it
-    code = set(re.findall(r"\w+", "".join(_check(inner[0])))) if len(inner) == 1 else set()
+    code = (
+        set(re.findall(r"\w+", "".join(_check(inner[0]))))
+        if len(inner) == 1 and inner[0].frame.f_code.co_name == "__init__"
+        else set()
+    )
     scores = {}
     for name, value in component.values.items():
         is_told = value is not None and not isinstance(value, bool) and str(value) not in ("", "0", "1")
@@ -233,12 +237,15 @@ def _stands_in(value: str, message: str) -> bool:
     """
     >>> _stands_in("-1.0", "Invalid learning rate: -1.0"), _stands_in("xla", "'torch_xla>=1' not met")
     (True, True)
+    >>> _stands_in("transformer-engine", "Requirement 'transformer_engine>=0.11.0' not met")
+    True
     >>> _stands_in("2", "expects p in [0, 1], but got p=1.25")
     False
     """
+    value, message = value.replace("_", "-"), message.replace("_", "-")
     if value.isalpha():
         return value in re.findall(r"[^\W_]+", message)
-    return re.search(rf"(?<![\w.-]){re.escape(value)}(?![\w.]*\w)", message.replace("_", "-")) is not None
+    return re.search(rf"(?<![\w.-]){re.escape(value)}(?![\w.]*\w)", message) is not None
 
 
 def _check(step: _Step) -> Iterator[str]:

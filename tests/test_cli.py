@@ -263,6 +263,13 @@ def test_predict_goes_past_pictures_that_cannot_be_read(nala, cls_run: Path, seg
         (["fit", "--task", "cls", "--compile", "inducto"], "did you mean 'inductor'?"),
         (["fit", "--task", "cls", "--trainer.max_steps", "0"], "trainer.max_steps is 0, so no step would be trained"),
         (["fit", "--task", "cls", "--trainer.logger", "WandbLogger"], "pip install"),
+        (["fit", "--task", "cls", "--config", "smoke", "--trainer.callbacks+", "EarlyStopping",
+          "--trainer.callbacks.monitor", "val/top2"],
+         "EarlyStopping's monitor 'val/top2' is not logged; validation logs val/loss, val/top1, val/top5; did you"),
+        (["fit", "--task", "cls", "--config", "smoke", "--trainer.callbacks+", "EarlyStopping",
+          "--trainer.callbacks.monitor", "train/los_epoch"], "trainer.callbacks.monitor is 'train/los_epoch': "),
+        (["fit", "--task", "cls", "--data.num_workers", "1000000"], "each is a process; give "),
+        (["fit", "--task", "cls", "--seed", "3"], "no key --seed; did you mean 'seed_everything'?"),
         (["fit", "--task", "cls", "--checkpoint.monitor", "val/top2", "--config", "smoke"], "logs val/loss, val/top1"),
     ],
 )  # fmt: skip

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from safetensors.torch import save
 
 from nala_platform.callbacks.stop import StopSignals
-from nala_platform.errors import StoppedError, UserError
+from nala_platform.errors import StoppedError, UserError, near
 from nala_platform.runs import BEST, CHECKPOINTS, LAST, PREVIOUS, STAGED, WEIGHTS, write_atomic
 from nala_platform.runs.files import give_name
 
@@ -125,8 +125,10 @@ class RunCheckpoint(Checkpoint):
             return
         metrics = trainer.callback_metrics
         if self.monitor not in metrics:
-            known = ", ".join(sorted(name for name in metrics if name.startswith("val/")))
-            raise UserError(f"checkpoint.monitor {self.monitor!r} is not logged; validation logs {known}")
+            known = sorted(name for name in metrics if name.startswith("val/"))
+            meant = near(self.monitor, known).removesuffix(".")
+            logged = f"validation logs {', '.join(known)}"
+            raise UserError(f"checkpoint.monitor {self.monitor!r} is not logged; {logged}{meant}")
         if trainer.sanity_checking:  # a wrong name is said before the first epoch, and that is all
             return
         self._is_due = True

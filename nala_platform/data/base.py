@@ -23,6 +23,7 @@ Mean = tuple[float, float, float]
 IMAGENET_MEAN: Mean = (0.485, 0.456, 0.406)
 IMAGENET_STD: Mean = (0.229, 0.224, 0.225)
 
+_MOST_WORKERS = max(256, 4 * (os.cpu_count() or 1))
 _LEAVE_OUT = "mend the file, or leave it out by --data.exclude; nala check-data lists all"
 STOPS = f"{_LEAVE_OUT}; --bad_samples N lets training go on without up to N files"
 COUNTS = f"a score counts every sample: {_LEAVE_OUT}"
@@ -79,6 +80,8 @@ class DataModule(LightningDataModule, ABC):
         ):
             if value < least:
                 raise UserError(f"data.{key} is {value}: it must be {least} or more")
+        if num_workers > _MOST_WORKERS:
+            raise UserError(f"data.num_workers is {num_workers}: each is a process; give {_MOST_WORKERS} or fewer")
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.predict_batch_size = predict_batch_size

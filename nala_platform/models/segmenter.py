@@ -66,6 +66,8 @@ class Segmenter(nn.Module):
         super().__init__()
         if num_classes < 1:
             raise UserError(f"num_classes must be at least 1, got {num_classes}")
+        if decoder_width is not None and decoder_width < 1:
+            raise UserError(f"decoder_width is {decoder_width}: it must be 1 or more")
         self.num_classes = num_classes
         self.backbone = create_backbone(backbone, {"features_only": True, "in_chans": in_chans}, **options)
         info: Any = self.backbone.feature_info

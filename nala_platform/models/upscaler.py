@@ -95,6 +95,10 @@ class Upscaler(nn.Module):
         super().__init__()
         if scale not in SCALES:
             raise UserError(f"network.scale is {scale}: it must be one of {', '.join(map(str, SCALES))}")
+        if in_chans < 1:
+            raise UserError(f"network.in_chans is {in_chans}: it must be 1 or more")
+        if not 0.0 <= drop_path_rate < 1.0:
+            raise UserError(f"network.drop_path_rate is {drop_path_rate}: it must be in [0, 1)")
         dim, depth, heads, mlp_ratio = look_up(SIZES, size, option="size")
         look_up(ATTENTION, attention, option="attention")
         self.scale, self.head_size, self.grad_checkpointing = scale, dim // heads, grad_checkpointing

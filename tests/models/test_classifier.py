@@ -71,6 +71,8 @@ def test_an_option_that_the_backbone_does_not_have_is_refused(option):
         ({"num_classes": 0}, "num_classes must be at least 1, got 0"),
         ({"pretrained": True}, "timm has no weights of nalaformer_nano"),
         ({"checkpoint_path": "nowhere.pth"}, "nowhere.pth is not a file"),
+        ({"in_chans": 0}, "in_chans is 0: it must be 1 or more"),
+        ({"drop_path_rate": 1.5}, r"drop_path_rate is 1.5: it must be in \[0, 1\)"),
     ],
 )
 def test_mistakes_are_named(options, message):

@@ -139,6 +139,8 @@ def test_scales_and_learned_exponents_are_not_decayed():
         ({"attention": "softmaxx"}, "did you mean 'softmax'"),
         ({"attention": "softmax", "learn_alpha": True}, "learn_alpha needs attention 'nala'"),
         ({"alpha_range": (4.0, 1.0)}, "low < high"),
+        ({"in_chans": 0}, "in_chans is 0: it must be 1 or more"),
+        ({"drop_path_rate": -0.5}, r"drop_path_rate is -0.5: it must be in \[0, 1\)"),
     ],
 )
 def test_bad_options_are_refused(options, message):
