@@ -35,7 +35,7 @@ _RETURNS = re.compile(r"to be a function that returns <class '(\w+)'>")
 _WANTS_CLASS = "Not a valid subclass of"
 _NAME = re.compile(r"'?[A-Za-z_][\w.]*'?")
 _CONTAINERS = {"Iterable", "bool", "list"}
-_SCHEDULE = ("model.schedule", "model.schedule.class_path")
+_SCHEDULE: tuple[str, ...] = ("model.schedule", "model.schedule.class_path")
 _EXAMPLE = "nala_platform.data.images.digits.DigitsData"
 _CLASSES = {  # where a class has a short name, and an example of a path
     "model.optimizer": ("torch.optim", "timm.optim.Lamb"),
@@ -126,7 +126,7 @@ def _loose(message: str, path: str) -> str:
 
 def _schedule_refusal(words: list[str]) -> str | None:
     name = next((found for key in _SCHEDULE if (found := _typed(key, words))), None)
-    name = name or _configured(_SCHEDULE[0].split("."), words)
+    name = name or _configured(["model", "schedule"], words)
     return schedule_refusal(name) if name else None
 
 
