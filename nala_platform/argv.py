@@ -5,6 +5,7 @@
 files come first in their order, what was typed comes last, so a typed flag beats a file wherever it stood.
 """
 
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -125,7 +126,11 @@ def _run(command: str, where: str) -> runs.Run:
         raise UserError(
             f"nala fit does not know what to do with {where!r}: flags begin with --, such as --task or --resume"
         )
-    return runs.find_run(where)
+    run = runs.find_run(where)
+    if Path(where).is_dir() and run.checkpoint.name != runs.BEST:
+        best = run.folder / runs.CHECKPOINTS / runs.BEST
+        print(f"nala: warning: {best} is missing; {run.checkpoint.name}, the latest state, is used", file=sys.stderr)
+    return run
 
 
 def _resumed(command: str, where: str, others: list[str]) -> str | None:

@@ -35,7 +35,7 @@ from nala_platform.group import Group
 from nala_platform.notices import DroppedKeys, quiet
 from nala_platform.parse_errors import explain
 from nala_platform.parser import Parser
-from nala_platform.resumption import Resumption, saved
+from nala_platform.resumption import Resumption, saved, to_score
 from nala_platform.runs.checkpoint_file import CheckpointFile
 from nala_platform.runs.lock import RunLock
 from nala_platform.setting_checks import check_backend, check_settings, refuse_what_a_run_decides
@@ -274,17 +274,18 @@ class Experiment(LightningCLI):
             )
 
     def after_fit(self) -> None:
-        """Score the test split at the best checkpoint."""
-        best = Path(self.trainer.default_root_dir) / runs.CHECKPOINTS / runs.BEST  # which all processes agree on
+        """Score the test split at the best checkpoint; see `nala_platform.resumption.to_score`."""
         if getattr(self.trainer, "fast_dev_run", False) or self.trainer.limit_test_batches == 0:
             return
-        if not best.is_file():
+        checkpoint = to_score(Path(self.trainer.default_root_dir))  # which all processes agree on
+        if checkpoint is None:
             raise UserError(
                 "no step was trained before --trainer.max_time was over: raise it"
                 if self.config.fit.trainer.max_time is not None
                 else "no step was trained: raise --trainer.max_epochs or --trainer.max_steps"
             )
-        self.trainer.test(self.model, datamodule=self.datamodule, ckpt_path=str(best), weights_only=True, verbose=False)
+        path = str(checkpoint)
+        self.trainer.test(self.model, datamodule=self.datamodule, ckpt_path=path, weights_only=True, verbose=False)
 
 
 def _make_paths_absolute(data: Namespace) -> None:

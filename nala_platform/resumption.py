@@ -161,6 +161,27 @@ def saved(folder: Path) -> str:
     return f"; then nala fit --resume {quoted(folder)} resumes the run from {path.name}{step}, which is whole"
 
 
+def to_score(folder: Path) -> Path | None:
+    """The checkpoint of a finished training to be scored: the best, and where that is gone or damaged the latest one.
+
+    What takes its place is said. None: there is no checkpoint.
+
+    Raises:
+        UserError: there are checkpoints, and all are damaged.
+    """
+    best = folder / runs.CHECKPOINTS / runs.BEST
+    try:
+        if best.is_file() and check(best) is not None:
+            return best
+        reason = f"{best} is missing"
+    except DamagedError as error:
+        reason = str(error)
+    latest, _ = newest(folder)
+    if latest is not None:
+        _warn(f"nala: warning: {reason}; the test runs on {latest.name}, the latest state")
+    return latest
+
+
 @rank_zero_only
 def _warn(text: str) -> None:
     print(text, file=sys.stderr)

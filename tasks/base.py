@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.cli import OptimizerCallable
 from lightning.pytorch.plugins import DoublePrecision, HalfPrecision
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from torchmetrics import Metric
 from nala_platform.errors import DivergedError, UserError
 from nala_platform.metrics import Mean
 from nala_platform.optim import COMPILED, AccumulatedGradients, check_schedule, parameter_groups
+from nala_platform.runs.contents import refuse_incomplete
 
 ScheduleCallable = Callable[[Optimizer, int], LRScheduler]
 
@@ -231,7 +233,12 @@ class Task(LightningModule, ABC):
                 checkpoint[key] = {name.replace(COMPILED, ""): value for name, value in checkpoint[key].items()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take them up, whether this network is compiled or not and whether that one was."""
+        """Take them up, whether this network is compiled or not and whether that one was.
+
+        Raises:
+            UserError: the checkpoint lacks what is wanted of it.
+        """
+        self._refuse_incomplete(checkpoint)
         own = {name.replace(COMPILED, ""): name for name in self.state_dict()}
         for key in _WEIGHTS:
             if key in checkpoint:
@@ -243,6 +250,19 @@ class Task(LightningModule, ABC):
 
         if "accumulated" in checkpoint and self._trainer and self.trainer.state.fn == "fit":
             self.accumulated.load(checkpoint["accumulated"], self.trainer.global_rank, self.trainer.world_size)
+
+    def _refuse_incomplete(self, checkpoint: dict[str, Any]) -> None:
+        trainer: Any = self._trainer
+        callbacks = [] if trainer is None else trainer.callbacks
+        # of a run, that is: what a callback of the user's has to say is between it and Lightning
+        ours = [c for c in callbacks if type(c).__module__.startswith("nala_platform.") and c.state_dict()]
+        refuse_incomplete(
+            checkpoint,
+            None if trainer is None else trainer.ckpt_path,
+            trains=trainer is not None and trainer.state.fn == "fit",
+            averages=any(isinstance(callback, WeightAveraging) for callback in callbacks),
+            callbacks=[callback.state_key for callback in ours],
+        )
 
     def _gathered(self, value: Any) -> list[Any]:
         """The value of each process, in the first one, which alone writes a checkpoint."""

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import sys
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
@@ -95,6 +96,12 @@ class CSVLog(Logger):
         if self.path.is_file():
             with self.path.open(newline="", encoding="utf-8") as file:
                 rows = [{name: cell for name, cell in row.items() if cell} for row in csv.DictReader(file)]
+        if len(rows) < state["rows"]:
+            print(
+                f"nala: warning: {self.path} has {len(rows)} of the {state['rows']} rows that were logged before the "
+                "checkpoint: the others are lost",
+                file=sys.stderr,
+            )
         self._columns = list(state["columns"])
         self._rows = rows[: state["rows"]]
         if self._rows and len(self._rows) == state["rows"]:

@@ -36,7 +36,8 @@ class DataModule(LightningDataModule, ABC):
     list of B strings. Segmentation: ``target (B, H, W)`` int64. Prediction: no ``target``.
 
     The training order and augmentation are functions of ``(seed, epoch, index)``: see `nala_platform.data.order`. The
-    Trainer must have ``use_distributed_sampler=False``: each process takes its own share here.
+    Trainer must have ``use_distributed_sampler=False``: each process takes its own share here. With
+    ``overfit_batches`` every epoch has the first batches of the first one, augmented alike.
 
     A training sample whose file is bad is replaced by another one of the split, as `nala_platform.data.loader.Guarded`
     says, where ``bad_samples`` is not 0; the batch then tells of it (`BAD`). In evaluation it ends the run.
@@ -89,6 +90,7 @@ class DataModule(LightningDataModule, ABC):
         # what seed_everything leaves for everyone: runs of another seed see another order
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0")) if seed is None else seed
         self._position = (0, 0)
+        self._overfitting: Any = None  # the trainer whose overfit_batches is in force
         # a process without a share of few predictions is no mistake
         self.allow_zero_length_dataloader_with_multiple_devices = True
 
@@ -136,6 +138,7 @@ class DataModule(LightningDataModule, ABC):
         """Batches in the epoch's order."""
         items = self.items("train")
         how: dict[str, Any] = {"seed": self.seed, "rest": self.rest, "copies": self.copies}
+        how["repeats"] = self._overfits()
         order = TrainOrder(_length(items), self.batch_size, **how, **self._share())
         order.resume(*self._position)
         guarded = Guarded(items, seed=self.seed if self.bad_samples else None, mend=STOPS)
@@ -154,12 +157,31 @@ class DataModule(LightningDataModule, ABC):
         return self._in_order("predict", self.predict_batch_size, all_share=False)
 
     def _in_order(self, split: Split, batch_size: int, all_share: bool = True) -> Loader:
+        self._overfits()
         items = Guarded(self.items(split), mend=COUNTS, skips=split == "predict")
         return self._loader(items, EvalOrder(len(items), all_share=all_share, **self._share()), batch_size)
+
+    def _overfits(self) -> bool:
+        """Whether training repeats its first batches: ``trainer.overfit_batches``.
+
+        Lightning would then put a sampler of its own in the place of ours, in training and validation: one that knows
+        no position to resume from and gives every process all samples. So the number is taken from it; the limits that
+        it sets on batches stand since the trainer was made.
+        """
+        trainer: Any = self.trainer
+        if getattr(trainer, "overfit_batches", 0):
+            trainer.overfit_batches, self._overfitting = 0.0, trainer
+        return trainer is not None and self._overfitting is trainer
 
     def _share(self) -> dict[str, Any]:
         if self.trainer is None:
             return {"rank": 0, "world_size": 1}
+        connector = getattr(self.trainer, "_accelerator_connector", None)
+        if self.trainer.world_size > 1 and getattr(connector, "use_distributed_sampler", False):
+            raise UserError(
+                "trainer.use_distributed_sampler is true: it would share out once more what each process has its part "
+                "of, and pad it: set it to false"
+            )
         return {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size}
 
     def _loader(self, items: Guarded, order: TrainOrder | EvalOrder, batch_size: int) -> Loader:

@@ -53,7 +53,7 @@ class Guarded(Dataset[Sample | Failure | Skipped]):
         return len(self.items)  # type: ignore[arg-type]
 
     def __getitem__(self, draw: Draw | int) -> Sample | Failure | Skipped:
-        # plain integers come from the sequential sampler that Lightning puts in place for overfit_batches
+        # plain integers come from a sampler that is not ours
         draw = draw if isinstance(draw, Draw) else Draw(draw, epoch=0)
         bad: list[Problem] = []
         for attempt in range(1 if self.seed is None else ATTEMPTS):

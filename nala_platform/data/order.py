@@ -84,6 +84,8 @@ class TrainOrder(Sampler[Draw]):
     others in each epoch. Copies of a sample stand side by side, so nearly all are in one global batch. Positions are
     what batches, shares and resuming count, so these are the same with and without copies.
 
+    With ``repeats``, every epoch draws what the first one does, augmentation included.
+
     Lightning calls `set_epoch` before each epoch. ``len`` counts the draws of a whole epoch, wherever it starts.
 
     Args:
@@ -95,6 +97,7 @@ class TrainOrder(Sampler[Draw]):
         rest: what becomes of the samples behind the last whole global batch. Kept, they weigh more than others, and a
             BatchNorm sees fewer at once.
         copies: draws of each sample that the epoch takes, one after the other.
+        repeats: all epochs are the first one.
 
     Raises:
         UserError: no samples, or fewer than ``G`` of which none would be kept.
@@ -110,6 +113,7 @@ class TrainOrder(Sampler[Draw]):
         world_size: int = 1,
         rest: Rest = "left out",
         copies: int = 1,
+        repeats: bool = False,
     ) -> None:
         self.global_batch = batch_size * world_size
         if rest == "kept" and size == 0:
@@ -122,7 +126,7 @@ class TrainOrder(Sampler[Draw]):
         self.size, self.batch_size, self.seed, self.rank, self.world_size = size, batch_size, seed, rank, world_size
         # of each process, in its last batch
         self._rest = -(-(size % self.global_batch) // world_size) if rest == "kept" else 0
-        self.copies = copies
+        self.copies, self.repeats = copies, repeats
         self.epoch = 0
         self._resumed = Draw(0, epoch=0)
 
@@ -150,10 +154,10 @@ class TrainOrder(Sampler[Draw]):
         self._resumed = Draw(consumed, epoch)
 
     def __iter__(self) -> Iterator[Draw]:
-        order_N = permutation(self.size, self.seed, self.epoch)
-        start = self._resumed.index if self._resumed.epoch == self.epoch else 0
         # tuples of plain integers: indices travel to loader workers, and an epoch may not change on the way
-        epoch = self.epoch
+        epoch = 0 if self.repeats else self.epoch
+        order_N = permutation(self.size, self.seed, epoch)
+        start = self._resumed.index if self._resumed.epoch == self.epoch else 0
         whole = self.size // self.global_batch * self.global_batch
         for batch in range(start, whole + self._rest, self.global_batch):
             share = self.batch_size if batch < whole else self._rest

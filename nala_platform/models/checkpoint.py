@@ -3,9 +3,15 @@
 A network's own state dict has the released NaLaFormer's key names. What differs in a file is its wrapping
 (``{"model": …}``, ``{"model_ema": …}``, ``{"state_dict": …}``), prefixes (``network.``, ``_orig_mod.``, ``module.``),
 the rotary frequencies ``layers.N.RoPE.angle`` (constants here), and the number of classes.
+
+A file may hold several sets of weights, such as ``{"model": …, "ema_model": …}``. The rule is timm's: averaged weights
+come before plain ones. So the first is taken of: an entry with ``ema`` in its name; ``state_dict``, which is the
+average too in a checkpoint of this platform with one; ``model``; any other entry, in the order of the file. Which one
+was taken is logged as a warning where there was a choice.
 """
 
 import argparse
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +28,9 @@ from torch import Tensor, nn
 from nala_platform.errors import UserError
 
 _ROTARY = re.compile(r"(^|\.)layers\.\d+\.RoPE\.angle$")
-_WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")
+_WRAPPERS = ("state_dict", "model")
+_AVERAGED = re.compile(r"(^|[_.])ema($|[_.])", re.IGNORECASE)
+_log = logging.getLogger(__name__)
 _FILE_PREFIXES = ("", "network.", "network.backbone.", "network.backbone.model.", "backbone.", "model.")
 _MODEL_PREFIXES = ("", "model.")
 
@@ -51,7 +59,8 @@ class LoadReport:
 def read_weights(path: str | Path) -> dict[str, Tensor]:
     """The tensors in a ``.safetensors`` file or a torch checkpoint, unwrapped; averaged (EMA) weights come first.
 
-    Torch files are read with ``weights_only=True``. Keys lose ``_orig_mod.`` and ``module.``, and the authors' rotary
+    Of several sets of weights one is taken, by the rule at the head of this module, and a warning says which. Torch
+    files are read with ``weights_only=True``. Keys lose ``_orig_mod.`` and ``module.``, and the authors' rotary
     constants are left out.
 
     Raises:
@@ -157,12 +166,40 @@ def _load(path: str | Path) -> Any:
 def _unwrapped(content: Any, path: str | Path) -> dict[str, Tensor]:
     if not isinstance(content, Mapping):
         raise UserError(f"{path} holds a {type(content).__name__}, not named weights")
-    inside = next((content[key] for key in _WRAPPERS if isinstance(content.get(key), Mapping)), content)
+    found = _weight_sets(content)
+    taken = next(iter(found), None)
+    if len(found) > 1:
+        others = ", ".join(key for key in found if key != taken)
+        _log.warning("%s holds several sets of weights: %s was taken, not %s", path, taken, others)
+    inside = content if taken is None else found[taken]
     named = {}
     for name, value in inside.items():
         if isinstance(value, Tensor) and not _ROTARY.search(name):
             named[re.sub(r"(^|\.)(_orig_mod|module)\.", r"\1", name)] = value
     return named
+
+
+def _weight_sets(content: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The entries that are named weights, the one to take first; empty: the content itself is.
+
+    What wraps the weights once more, such as ``{"ema": {"decay": 0.99, "module": {…}}}``, is unwrapped.
+    """
+    if any(isinstance(value, Tensor) and value.ndim for value in content.values()):
+        return {}
+    found = {}
+    for key, value in content.items():
+        if not isinstance(value, Mapping) or "param_groups" in value:  # an optimizer's state
+            continue
+        inner = _weight_sets(value)
+        if inner:
+            found[key] = inner[next(iter(inner))]
+        elif any(isinstance(entry, Tensor) and entry.ndim for entry in value.values()):
+            found[key] = value
+
+    def place(key: str) -> tuple[bool, int]:
+        return not _AVERAGED.search(key), _WRAPPERS.index(key) if key in _WRAPPERS else len(_WRAPPERS)
+
+    return {key: found[key] for key in sorted(found, key=place)}
 
 
 def _same_shape(one: Tensor | None, other: Tensor | None) -> bool:

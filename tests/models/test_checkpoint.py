@@ -240,3 +240,37 @@ def test_nothing_that_fits_is_an_error(weights, tmp_path):
     torch.save({"note": "no tensors"}, tmp_path / "none.pth")
     with pytest.raises(UserError, match=r"none\.pth"):
         classifier(checkpoint_path=str(tmp_path / "none.pth"))
+
+
+SETS = ("plain", "averaged")
+
+
+@pytest.mark.parametrize(
+    ("entries", "taken"),
+    [
+        ({"model": "plain", "ema_model": "averaged"}, "ema_model"),
+        ({"params": "plain", "params_ema": "averaged"}, "params_ema"),
+        ({"state_dict": "plain", "ema": "averaged"}, "ema"),
+        ({"current_model_state": "plain", "state_dict": "averaged"}, "state_dict"),  # of this platform
+        ({"teacher": "plain", "model": "averaged"}, "model"),
+        ({"schema": "plain", "state_dict_ema": "averaged"}, "state_dict_ema"),
+    ],
+)
+def test_of_several_sets_of_weights_the_averaged_one_is_taken_and_named(entries, taken, tmp_path, caplog):
+    values = {name: torch.full((2, 2), float(place)) for place, name in enumerate(SETS)}
+    content: dict = {key: {"weight": values[name]} for key, name in entries.items()}
+    noise = {"optimizer": {"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": []}, "epoch": 3}
+    torch.save({**noise, **content, "averaging_state": {"n_averaged": torch.tensor(3)}}, tmp_path / "x.pth")
+    assert torch.equal(read_weights(tmp_path / "x.pth")["weight"], values["averaged"])
+    (record,) = caplog.records
+    other = next(key for key in entries if key != taken)
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == f"{tmp_path / 'x.pth'} holds several sets of weights: {taken} was taken, not {other}"
+
+
+def test_one_set_of_weights_is_taken_without_a_word(tmp_path, caplog):
+    one = {"weight": torch.ones(2, 2)}
+    for content in (one, {"model": one}, {"network": one, "epoch": 1}, {"ema": {"decay": 0.9, "module": one}}):
+        torch.save(content, tmp_path / "x.pth")
+        assert torch.equal(read_weights(tmp_path / "x.pth")["weight"], one["weight"])
+    assert not caplog.records
