@@ -3,7 +3,8 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 import torch
 from lightning.pytorch import LightningModule
@@ -75,6 +76,51 @@ class Task(LightningModule, ABC):
         self.losses = nn.ModuleDict({"val": Mean(), "test": Mean()})
         self.schedule_start = 0
         self.accumulated = AccumulatedGradients()
+
+    @classmethod
+    def load_from_checkpoint(
+        cls,
+        checkpoint_path: Any,
+        map_location: Any = None,
+        hparams_file: str | Path | None = None,
+        strict: bool | None = None,
+        weights_only: bool | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Load a run's checkpoint: the task is built from the ``config.yaml`` of its run folder.
+
+        ``Task.load_from_checkpoint("runs/seg/<time>/checkpoints/best.ckpt")`` works in a fresh process, for each task
+        and from this base alike. The weights are the average where the run kept one. Like Lightning's, the module is in
+        training mode: call ``eval()`` before predicting.
+
+        Args:
+            checkpoint_path: of a ``.ckpt`` file in a run folder.
+            map_location: see `torch.load`; None: where the tensors were saved from.
+            hparams_file: the run's ``config.yaml``, where the checkpoint is no longer beside it.
+            strict: whether the weights must be those of the task, all and no others; None: yes.
+            weights_only: nothing else is loaded in either case.
+            kwargs: the parts themselves, ``network``, ``optimizer`` and ``schedule`` among them; no configuration is
+                read then, and Lightning's own method does the rest.
+
+        Raises:
+            UserError: no checkpoint, no configuration, weights that do not fit it, or another kind of task.
+        """
+        if kwargs or not isinstance(checkpoint_path, str | Path):
+            return super().load_from_checkpoint(
+                checkpoint_path,
+                map_location,
+                hparams_file,
+                strict,
+                True if weights_only is None else weights_only,
+                **kwargs,
+            )
+        from nala_platform.trained import load_task  # which knows the parser of configurations
+
+        config = None if hparams_file is None else Path(hparams_file)
+        task = load_task(Path(checkpoint_path), config, map_location, strict is not False)
+        if not isinstance(task, cls):
+            raise UserError(f"{checkpoint_path} is of a {type(task).__name__}, not of a {cls.__name__}")
+        return task
 
     @abstractmethod
     def step(self, batch: dict[str, Any]) -> Step:

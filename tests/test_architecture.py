@@ -41,7 +41,7 @@ ARROWS = {
         *("data", "data.images", "data.language"),
         *("argv", "arguments", "errors", "experiment", "failures", "notices", "runs"),
     },
-    "tasks": {"metrics", "similarity", "optim", "errors", "runs"},
+    "tasks": {"metrics", "similarity", "optim", "errors", "runs", "trained"},
     "conf": set(),
     "sweeps": {"errors", "runs", "argv", "arguments", "parent", "paths", "yaml_files"},
     "metrics": {"errors"},
