@@ -47,23 +47,26 @@ def stopped_and_resumed(folder: Path, settings: dict[str, Any], *interrupts: Int
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
 def test_a_signal_anywhere_changes_nothing(settings: dict[str, Any], tmp_path: Path):
-    """In any training batch, at the start and in the midst of any validation, in the test."""
+    """In a training batch, at the start and in the midst of a validation, in the test."""
     fit(tmp_path / "straight", **settings)
-    places = [("on_train_batch_end", time) for time in (1, 3, 6, 8, 12)]
-    places += [("on_validation_batch_start", time) for time in (1, 2, 4, 5, 7)] + [("on_test_batch_start", 1)]
-    for hook, time in places:
-        folder = tmp_path / f"{hook}{time}"
-        struck = stopped_and_resumed(folder, settings, Interrupt(hook, time))
-        assert struck or time > 2
-        assert_equal(tmp_path / "straight", folder)
+    for hook, times in (
+        ("on_train_batch_end", (1, 6)),  # which is the last of an epoch
+        ("on_validation_batch_start", (2, 3, 5)),
+        ("on_test_batch_start", (1,) * (not settings)),
+    ):
+        for time in times:
+            folder = tmp_path / f"{hook}{time}"
+            struck = stopped_and_resumed(folder, settings, Interrupt(hook, time))
+            assert struck or time > 2
+            assert_equal(tmp_path / "straight", folder)
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
 def test_a_kill_after_any_save_changes_nothing(settings: dict[str, Any], tmp_path: Path):
     """Between a save and the next: at the start of any batch, which is behind the save if one was due."""
     fit(tmp_path / "straight", **settings)
-    kills = [Interrupt("on_before_backward", time, signal.SIGKILL) for time in (2, 3, 4, 6, 3)]
-    assert stopped_and_resumed(tmp_path / "killed", settings, *kills) > 2
+    kills = [Interrupt("on_before_backward", time, signal.SIGKILL) for time in (3, 2, 5)]
+    assert stopped_and_resumed(tmp_path / "killed", settings, *kills) > 1
     assert_equal(tmp_path / "straight", tmp_path / "killed")
 
 
