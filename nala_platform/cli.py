@@ -4,6 +4,7 @@ import importlib
 import os
 import signal
 import sys
+import traceback
 
 from nala_platform import argv, prompting, streams
 from nala_platform.errors import FIRST_SIGNAL, NalaError, StoppedError, UserError, from_os_error, near
@@ -37,6 +38,9 @@ nala: train, compare and ship models built on norm-aware linear attention
   nala fit --task seg                                   on embedded satellite tiles, minutes on two cores
   nala fit --task seg --model.network.attention softmax the same recipe with another attention
 """
+
+# Set to anything: the traceback that led to an error is printed before its line.
+TRACEBACK_VARIABLE = "NALA_TRACEBACK"
 
 # Commands that are no single Lightning run: each is the function `main` of a module, loaded when it is called.
 APART = {
@@ -118,4 +122,6 @@ def _complain(error: Exception) -> None:
     text = str(error)
     if text.startswith("Caught "):
         text = text.strip().rsplit(f"{type(error).__name__}: ", 1)[-1]
+    if os.environ.get(TRACEBACK_VARIABLE):
+        traceback.print_exception(error)
     print(f"nala: error: {text}", file=sys.stderr)

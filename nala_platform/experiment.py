@@ -137,6 +137,7 @@ class Experiment(LightningCLI):
         elif config.reset:
             raise UserError("--reset says what begins anew in a run that is resumed: add --resume RUN")
         check_settings(config, name)
+        refuse_null(components(config))
 
     def _parse_ckpt_path(self) -> None:
         # LightningCLI would let the hyper-parameters in a checkpoint override, unsaid, what was typed.
@@ -148,11 +149,11 @@ class Experiment(LightningCLI):
 
     def instantiate_classes(self) -> None:
         """Build what is configured."""
-        with self._translated():
-            refuse_null(components(self.config[str(self.subcommand)]))
+        with self.translated():
             super().instantiate_classes()
 
-    def _translated(self) -> AbstractContextManager[None]:
+    def translated(self) -> AbstractContextManager[None]:
+        """Inside, what a library says about a configured value is a `UserError`."""
         config = self.config[str(self.subcommand)]
         return translated(config.ckpt_path, config)
 
@@ -224,7 +225,7 @@ class Experiment(LightningCLI):
                 self.resumption.tidy()
                 self.resumption.tell()
             listening = self.stop.listening() if subcommand == "fit" else nullcontext()
-            with self._translated(), listening, self.group.together():
+            with self.translated(), listening, self.group.together():
                 super()._run_subcommand(subcommand)
         except SystemExit as error:  # Lightning leaves so after Ctrl-C
             if self.trainer.interrupted:

@@ -42,8 +42,13 @@ _NAMES = {
     "trainer.accelerator": ("auto", "gpu", *sorted(AcceleratorRegistry.available_accelerators())),
     "trainer.strategy": ("auto", *StrategyRegistry.available_strategies()),
 }
-# A run of no step has no checkpoint and no score.
-_TRAINS = ("trainer.max_epochs", "trainer.max_steps", "trainer.limit_train_batches")
+_NEEDED = {  # what leaves nothing to do where it is 0
+    "fit": ("trainer.max_epochs", "trainer.max_steps", "trainer.limit_train_batches"),
+    "validate": ("trainer.limit_val_batches",),
+    "test": ("trainer.limit_test_batches",),
+    "predict": ("trainer.limit_predict_batches",),
+}
+_DONE = {"fit": "trained", "validate": "scored", "test": "scored", "predict": "predicted"}
 
 
 def check_settings(settings: Any, subcommand: str) -> None:
@@ -74,9 +79,9 @@ def check_settings(settings: Any, subcommand: str) -> None:
     _check_interval("trainer.val_check_interval", settings.get("trainer.val_check_interval"))
     _check_duration("trainer.max_time", settings.get("trainer.max_time"))
     _check_devices(settings)
-    for key in _TRAINS if subcommand == "fit" and not settings.get("trainer.fast_dev_run") else ():
+    for key in () if settings.get("trainer.fast_dev_run") else _NEEDED[subcommand]:
         if _is_number(settings.get(key)) and settings[key] == 0:
-            raise UserError(f"{key} is 0, so no step would be trained: raise it (nala test RUN scores a run again)")
+            raise UserError(f"{key} is 0, so nothing would be {_DONE[subcommand]}: raise it")
 
 
 def _is_number(value: Any) -> bool:

@@ -261,7 +261,7 @@ def test_predict_goes_past_pictures_that_cannot_be_read(nala, cls_run: Path, seg
         (["fit", "--task", "cls", "--model.network.drop_rate", "1.5"], "model.network.drop_rate is 1.5: "),
         (["fit", "--task", "cls", "--model.label_smoothing", "null"], "model.label_smoothing is null: "),
         (["fit", "--task", "cls", "--compile", "inducto"], "did you mean 'inductor'?"),
-        (["fit", "--task", "cls", "--trainer.max_steps", "0"], "trainer.max_steps is 0, so no step would be trained"),
+        (["fit", "--task", "cls", "--trainer.max_steps", "0"], "trainer.max_steps is 0, so nothing would be trained"),
         (["fit", "--task", "cls", "--trainer.logger", "WandbLogger"], "pip install"),
         (["fit", "--task", "cls", "--config", "smoke", "--trainer.callbacks+", "EarlyStopping",
           "--trainer.callbacks.monitor", "val/top2"],

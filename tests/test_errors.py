@@ -62,6 +62,23 @@ def test_each_error_is_one_line_and_its_exit_code(
     assert left.value.code == code and capsys.readouterr().err == printed
 
 
+def test_a_variable_shows_where_an_error_of_one_line_came_from(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def fail(words: list[str]) -> None:
+        try:
+            int("x")
+        except ValueError as error:
+            raise UserError("a mistake") from error
+
+    monkeypatch.setattr(cli, "_dispatch", fail)
+    monkeypatch.setenv("NALA_TRACEBACK", "1")
+    with pytest.raises(SystemExit):
+        cli.main()
+    said = capsys.readouterr().err
+    assert "invalid literal for int()" in said and said.endswith("\nnala: error: a mistake\n")
+
+
 def test_a_bug_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch):
     def fail(words: list[str]) -> None:
         raise KeyError("a bug")

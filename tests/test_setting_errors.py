@@ -175,9 +175,9 @@ def test_null_where_none_is_taken():
         ("trainer.num_nodes", 0, "it must be 1 or more"),
         ("trainer.num_nodes", 2, "start the run by torchrun or srun"),
         ("trainer.max_epochs", -2, "it must be -1 or more"),
-        ("trainer.max_epochs", 0, "so no step would be trained: raise it"),
-        ("trainer.max_steps", 0, "so no step would be trained: raise it"),
-        ("trainer.limit_train_batches", 0, "so no step would be trained: raise it"),
+        ("trainer.max_epochs", 0, "so nothing would be trained: raise it"),
+        ("trainer.max_steps", 0, "so nothing would be trained: raise it"),
+        ("trainer.limit_train_batches", 0, "so nothing would be trained: raise it"),
         ("trainer.limit_val_batches", 1.5, "or a share of them from 0.0 to 1.0"),
         ("trainer.limit_test_batches", -1, "or a share of them from 0.0 to 1.0"),
         ("trainer.overfit_batches", -0.5, "or a share of them from 0.0 to 1.0"),
@@ -218,6 +218,15 @@ def test_a_value_out_of_range_is_refused_before_the_run(
 )
 def test_values_in_range_pass(settings: dict):
     check_settings({"trainer.accelerator": "cpu", **settings}, "fit")
+
+
+@pytest.mark.parametrize(
+    ("subcommand", "key"),
+    [("validate", "limit_val_batches"), ("test", "limit_test_batches"), ("predict", "limit_predict_batches")],
+)
+def test_a_command_that_would_do_nothing_says_so(subcommand: str, key: str):
+    with pytest.raises(UserError, match=rf"^trainer\.{key} is 0, so nothing would be (scored|predicted): raise it$"):
+        check_settings({f"trainer.{key}": 0}, subcommand)
 
 
 def test_a_run_is_scored_though_it_would_train_no_step():

@@ -37,7 +37,8 @@ class DataAlone(Experiment):
     def instantiate_classes(self) -> None:
         """The data alone."""
         name = str(self.subcommand)
-        built: Any = self._parser(name).instantiate(Namespace(data=self.config[name].data))
+        with self.translated():
+            built: Any = self._parser(name).instantiate(Namespace(data=self.config[name].data))
         self.datamodule = built.data
 
     def _run_subcommand(self, subcommand: str) -> None:
