@@ -110,6 +110,9 @@ class NaLaForCausalLM(NaLaPreTrainedModel, GenerationMixin):
             embeds = kwargs.get("inputs_embeds")
             if embeds is not None and embeds.shape[:2] == mask.shape:
                 kwargs["inputs_embeds"] = embeds.gather(1, place_BN[..., None].expand_as(embeds))
+            positions = kwargs.get("position_ids")
+            if positions is not None and positions.shape == mask.shape:
+                kwargs["position_ids"] = positions.gather(1, place_BN)
             if prompt is not None and prompt.shape == mask.shape:
                 prompt = prompt.gather(1, place_BN)
         base: Any = super()  # its own type asks for attributes that this model has no use for

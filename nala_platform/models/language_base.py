@@ -3,7 +3,6 @@
 Shapes: B batch, N new tokens, M tokens in all (M - N in the cache), C width.
 """
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,8 +19,14 @@ from nala_platform.attention import STEPS
 from nala_platform.errors import UserError, near
 from nala_platform.models.language_config import NaLaConfig
 from nala_platform.models.language_layers import Branch, LanguageBlock
-from nala_platform.models.language_positions import Rotary, checked_positions, document_starts, layout_of, padding
-from nala_platform.models.remote_code import AUTO_MAP, write_remote_code
+from nala_platform.models.language_positions import (
+    Rotary,
+    check_continued,
+    checked_positions,
+    document_starts,
+    layout_of,
+    padding,
+)
 
 _logger = logging.get_logger(__name__)
 
@@ -71,16 +76,9 @@ class NaLaPreTrainedModel(PreTrainedModel):
         base: Any = self.base_model
         base.embed = value
 
-    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
-        """Save weights and configuration as Hugging Face does, with the file that ``trust_remote_code=True`` runs."""
-        self.config.auto_map = dict(AUTO_MAP)
-        saved = super().save_pretrained(save_directory, *args, **kwargs)
-        write_remote_code(Path(save_directory))
-        return saved
-
     @classmethod
     def register_for_auto_class(cls, auto_class: Any = "AutoModel") -> None:
-        """Nothing: these classes come from the installed package, and `save_pretrained` says so in every folder."""
+        """Nothing: these classes come from the installed package, and every saved folder says so."""
 
 
 class NaLaModel(NaLaPreTrainedModel):
@@ -139,6 +137,8 @@ class NaLaModel(NaLaPreTrainedModel):
         position_BN = starts_BN = None
         if position_ids is not None:
             position_BN = checked_positions(position_ids, batch=batch, new=new)
+            if seen:
+                check_continued(position_BN, padding_BM, seen=seen)
             starts_BN = document_starts(position_BN, None if padding_BM is None else padding_BM[:, seen:])
             starts_BN = starts_BN if starts_BN.any() else None
         cache = self._cache(cache, use_cache, packed=starts_BN is not None)

@@ -1,5 +1,6 @@
 """The description of a NaLa language model, as Hugging Face stores it in ``config.json``."""
 
+from pathlib import Path
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
@@ -7,6 +8,7 @@ from transformers import PreTrainedConfig
 
 from nala_platform.attention import ATTENTION
 from nala_platform.errors import UserError, look_up
+from nala_platform.models.remote_code import AUTO_MAP, write_remote_code
 
 # 340m: 337.9 M parameters with 32000 tied embeddings.
 SIZES: dict[str, dict[str, Any]] = {
@@ -65,6 +67,13 @@ class NaLaConfig(PreTrainedConfig):
         128
         """
         return cls(**(look_up(SIZES, size, option="size") | overrides))
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
+        """Save as Hugging Face does, with the file that ``trust_remote_code=True`` runs; models call this."""
+        self.auto_map = dict(AUTO_MAP)
+        saved = super().save_pretrained(save_directory, *args, **kwargs)
+        write_remote_code(Path(save_directory))
+        return saved
 
     @classmethod
     def register_for_auto_class(cls, auto_class: Any = "AutoConfig") -> None:

@@ -113,6 +113,24 @@ def checked_positions(position_ids: Tensor, *, batch: int, new: int) -> Tensor:
     return positions.expand(batch, -1)
 
 
+def check_continued(position_BN: Tensor, padding_BM: Tensor | None, *, seen: int) -> None:
+    """Positions of tokens that follow others in a cache, whose number they cannot be below.
+
+    Raises:
+        UserError: they restart.
+    """
+    if padding_BM is None:
+        is_wrong = position_BN < seen
+    else:
+        earlier_B1 = (~padding_BM[:, :seen]).sum(dim=1, keepdim=True)
+        is_wrong = (position_BN < earlier_B1) & ~padding_BM[:, seen:]
+    if is_wrong.any():
+        raise UserError(
+            f"position_ids restart after the {seen} tokens in the cache: a new document needs a new cache, "
+            "and the next tokens of this one have positions that go on"
+        )
+
+
 def document_starts(position_BN: Tensor, padding_BN: Tensor | None) -> Tensor:
     """True at the first token of each document but a row's first, bool (B, N).
 

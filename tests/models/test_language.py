@@ -297,6 +297,8 @@ def test_positions_and_masks_that_cannot_be_honoured_are_refused():
         model(ids, attention_mask=torch.ones(2, 1, 6, 6))
     with pytest.raises(UserError, match=r"tokens with those in the cache\) = \(2, 12\)"):
         model(ids, attention_mask=torch.ones(2, 6), cache=model(ids).cache)
+    with pytest.raises(UserError, match="position_ids restart after the 6 tokens in the cache"):
+        model(ids[:, :3], position_ids=restart[:, :3], cache=model(ids).cache)
     with pytest.raises(UserError, match="either input_ids or inputs_embeds"):
         model()
 
@@ -377,6 +379,10 @@ def test_embedded_prompts_padded_on_either_side_are_continued_as_when_alone(any_
     mask = torch.cat([torch.ones_like(prompts[0]), torch.nn.functional.pad(torch.ones_like(prompts[1]), room)])
     embeds = any_model.get_input_embeddings()(ids)
     assert torch.equal(any_model.generate(inputs_embeds=embeds, attention_mask=mask, **options), alone)
+    # with the positions that trainers give
+    positions = (mask.cumsum(1) - 1).masked_fill(mask == 0, 1)
+    found = any_model.generate(ids, attention_mask=mask, position_ids=positions, **options)
+    assert torch.equal(found[:, -5:], alone)
     # and by the pad token alone
     ids = ids.masked_fill(mask == 0, 0)
     assert torch.equal(any_model.generate(ids, **options)[:, -5:], alone)

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from nala_platform.attention.door import check
 from nala_platform.attention.feature_map import GATES
-from nala_platform.attention.gradient import is_transformed
+from nala_platform.attention.gradient import obstacle
 from nala_platform.attention.native import library
 from nala_platform.attention.native.engine import DTYPES, SHORTEST_SPAN, run
 from nala_platform.attention.native.form import is_at_hand
@@ -66,7 +66,7 @@ def quick_step(
     for x in (query, key, value, *state, *rope):
         if type(x) is not Tensor or not x.is_cpu or x.is_neg():
             return None
-    if _get_current_dispatch_mode() is not None or is_transformed():
+    if _get_current_dispatch_mode() is not None or obstacle(query, options) is not None:
         return None
     plan = _plan(query, key, value, options)
     if plan is None or not _fits(plan, state, rope):
