@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -121,6 +121,27 @@ class Task(LightningModule, ABC):
         if not isinstance(task, cls):
             raise UserError(f"{checkpoint_path} is of a {type(task).__name__}, not of a {cls.__name__}")
         return task
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the network gives; a trace of it, which a logger's graph is drawn from, has the tensors alone."""
+        output = self.network(*args, **kwargs)
+        if torch.jit.is_tracing() and isinstance(output, Mapping):  # pyright: ignore[reportPrivateImportUsage]
+            return tuple(part for part in output.values() if isinstance(part, Tensor))
+        return output
+
+    @property
+    def example_input_array(self) -> Tensor | None:
+        """The first training sample as a batch of one: for a logger's ``log_graph`` and for Lightning's model summary.
+
+        None without a trainer that has a data module, or where that sample cannot be read.
+        """
+        data: Any = None if self._trainer is None else getattr(self._trainer, "datamodule", None)
+        if data is None:
+            return None
+        loader = data.train_dataloader()
+        batch = loader.collate_fn([loader.dataset[0]])
+        named = batch if isinstance(batch, Mapping) else {}
+        return next((named[key] for key in ("image", "tokens") if key in named), None)
 
     @abstractmethod
     def step(self, batch: dict[str, Any]) -> Step:
