@@ -6,7 +6,7 @@ import signal
 import sys
 import traceback
 
-from nala_platform import argv, prompting, streams
+from nala_platform import argv, notices, prompting, streams
 from nala_platform.errors import FIRST_SIGNAL, NalaError, StoppedError, UserError, from_os_error, near
 
 HELP = """\
@@ -107,6 +107,7 @@ def _ready_for_work() -> None:
     # nothing, where 20,000 cost a factor of five. Read when torch is loaded; variables that are set stand.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    notices.quiet()
     sys.path.append(os.getcwd())  # a class path may name a module of the user's own, as with python -m
 
 

@@ -36,10 +36,10 @@ ARROWS = {
     "data.images": {"data", "similarity", "errors"},
     "data.language": {"data", "errors"},
     "callbacks": {"metrics", "similarity", "errors", "runs"},
-    "bench": {"attention", "nn", "models", "argv", "arguments", "errors", "experiment", "optim", "runs"},
+    "bench": {"attention", "nn", "models", "argv", "arguments", "errors", "experiment", "notices", "optim", "runs"},
     "check": {
         *("data", "data.images", "data.language"),
-        *("argv", "arguments", "errors", "experiment", "failures", "notices", "runs"),
+        *("argv", "arguments", "errors", "experiment", "failures", "runs"),
     },
     "tasks": {"metrics", "similarity", "optim", "errors", "runs", "trained"},
     "conf": set(),
@@ -83,7 +83,7 @@ ARROWS = {
     "evaluate": {"arguments", "errors", "runs", "trained"},
     "export": {"arguments", "errors", "runs", "trained"},
     "verify": {"arguments", "errors", "runs"},
-    "cli": {"argv", "errors", "experiment", "prompting", "streams"},
+    "cli": {"argv", "errors", "experiment", "notices", "prompting", "streams"},
     "__main__": {"cli"},
     "dry_run": {"cli", "streams"},
 }

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from nala_platform.bench.turns import said
 from nala_platform.errors import UserError
+from nala_platform.notices import quiet
 
 Prepare = Callable[[], Callable[[], object]]
 """Makes the inputs, and gives back the work. Of a process of its own: picklable."""
@@ -71,6 +72,7 @@ def resident_growth(prepare: Prepare, *small: Prepare) -> Peak:
 def _child(answer: Connection, prepare: Prepare, small: tuple[Prepare, ...], threads: int) -> None:
     import torch
 
+    quiet()
     try:
         torch.set_num_threads(threads)
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")

@@ -1,6 +1,7 @@
 """Memory of a piece of work, in a process of its own."""
 
 import os
+import warnings
 from functools import partial
 
 import pytest
@@ -40,6 +41,16 @@ def test_what_is_freed_before_it_does_not_hide_it():
     """The small run leaves 300 MB of small blocks to the C library, which must not count as free for the work."""
 
     assert resident_growth(partial(allocate, 50), partial(allocate, 300)).grown == pytest.approx(50 * MB, rel=0.05)
+
+
+def complain():
+    warnings.warn("of a library to a library", FutureWarning, stacklevel=1)
+    return lambda: None
+
+
+def test_its_process_is_as_quiet_as_the_command(capfd: pytest.CaptureFixture[str]):
+    resident_growth(complain)
+    assert "of a library" not in capfd.readouterr().err
 
 
 def test_a_process_that_fails_says_why():

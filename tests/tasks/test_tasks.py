@@ -3,10 +3,16 @@
 import pytest
 import torch
 from nala_platform.tasks.classification import ClassificationTask
+from nala_platform.tasks.language_modeling import LanguageModelingTask
 from nala_platform.tasks.segmentation import SegmentationTask
+from nala_platform.tasks.super_resolution import SuperResolutionTask
 from torch import Tensor, nn
 
 from nala_platform.errors import DivergedError, UserError
+from nala_platform.models.language import causal_lm
+from nala_platform.models.segmenter import Segmenter
+from nala_platform.models.upscaler import Upscaler
+from nala_platform.models.vision import classifier
 from nala_platform.optim import WarmupCosine
 
 
@@ -119,3 +125,41 @@ def test_a_loss_that_is_not_finite_ends_the_run():
     model._last_loss = torch.tensor(float("nan"))
     with pytest.raises(DivergedError, match="nan at step 7: lower the learning rate"):
         model.on_validation_start()
+
+
+class FirstSamples:
+    """A data module whose loader holds these samples."""
+
+    def __init__(self, samples: list[dict[str, Tensor]]) -> None:
+        self.loader = torch.utils.data.DataLoader(samples, batch_size=2)
+
+    def train_dataloader(self):
+        return self.loader
+
+
+IMAGE, TOKENS = {"image": torch.rand(3, 40, 33)}, {"tokens": torch.arange(12), "bytes": torch.ones(11)}
+EVERY_TASK = {
+    "cls": (ClassificationTask, lambda: classifier(num_classes=3), IMAGE),
+    "seg": (SegmentationTask, lambda: Segmenter(num_classes=3), IMAGE),
+    "sr": (SuperResolutionTask, Upscaler, IMAGE),
+    "lm": (LanguageModelingTask, lambda: causal_lm(size="nano", vocab_size=50), TOKENS),
+}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("name", EVERY_TASK)
+def test_a_task_is_called_as_its_network_and_traced_for_a_loggers_graph(name: str):
+    """``TensorBoardLogger(log_graph=True)`` traces the task, strictly, on its ``example_input_array``."""
+    kind, make, sample = EVERY_TASK[name]
+    torch.manual_seed(0)
+    model = kind(make(), torch.optim.AdamW, WarmupCosine).eval()
+    assert model.example_input_array is None
+    model._trainer = type("Trainer", (), {"datamodule": FirstSamples([sample, sample])})
+    given = model.example_input_array
+    assert torch.equal(given, next(iter(sample.values()))[None])
+    found, expected = model(given), model.network(given)
+    assert type(found) is type(expected)
+    tensor = (lambda out: out.logits) if name == "lm" else (lambda out: out)
+    assert torch.equal(tensor(found), tensor(expected))
+    traced = torch.jit.trace(model.forward, given, strict=True)(given)
+    torch.testing.assert_close(traced[0] if name == "lm" else traced, tensor(expected), rtol=1e-4, atol=1e-4)
