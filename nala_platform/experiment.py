@@ -32,7 +32,7 @@ from nala_platform.data.images.image_file import MAX_IMAGE_PIXELS, set_max_image
 from nala_platform.errors import StorageError, UserError
 from nala_platform.failures import translated
 from nala_platform.group import Group
-from nala_platform.notices import DroppedKeys
+from nala_platform.notices import DroppedKeys, quiet
 from nala_platform.parse_errors import explain
 from nala_platform.parser import Parser
 from nala_platform.resumption import Resumption, saved, to_score
@@ -56,6 +56,7 @@ def run(words: list[str]) -> None:
     Raises:
         UserError: a key, value or file is wrong; the message is one line.
     """
+    quiet()  # once more: Lightning has set the level of its loggers
     with translated(typed_value(words, "--ckpt_path")), RunLock() as lock:
         Experiment(words, lock)
 

@@ -59,9 +59,10 @@ _LOUD = {
 def quiet() -> None:
     """Let a process of the command line print what `nala` has to say, and of the libraries what a user can act on.
 
-    Called once in each process, before the libraries are imported: other libraries' progress bars are off, their
-    deprecations (of calls that other libraries make) and what they say on every run are silent, and any other warning
-    is one line on stderr. Python's own ``-W`` and ``PYTHONWARNINGS`` show all of them.
+    Other libraries' progress bars are off, their deprecations (of calls that other libraries make) and what they say on
+    every run are silent, and any other warning is one line on stderr. Python's own ``-W`` and ``PYTHONWARNINGS`` show
+    all of them. Called in each process before the libraries are imported, which read the variables then, and again
+    after Lightning is, which sets the level of its loggers.
     """
     for variable in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS"):
         os.environ.setdefault(variable, "1")

@@ -39,7 +39,7 @@ ARROWS = {
     "bench": {"attention", "nn", "models", "argv", "arguments", "errors", "experiment", "notices", "optim", "runs"},
     "check": {
         *("data", "data.images", "data.language"),
-        *("argv", "arguments", "errors", "experiment", "failures", "runs"),
+        *("argv", "arguments", "errors", "experiment", "failures", "notices", "runs"),
     },
     "tasks": {"metrics", "similarity", "optim", "errors", "runs", "trained"},
     "conf": set(),

@@ -3,6 +3,7 @@
 import importlib
 
 from nala_platform.errors import UserError, near
+from nala_platform.notices import quiet
 
 # Each is the function `main` of a module, given the words behind its name.
 BENCHES = {
@@ -26,4 +27,6 @@ def main(words: list[str]) -> None:
     elif words[0] not in BENCHES:
         raise UserError(f"no bench {words[0]!r}{near(words[0], BENCHES)} Benches: {known}")
     else:
-        importlib.import_module(BENCHES[words[0]]).main(words[1:])
+        bench = importlib.import_module(BENCHES[words[0]])
+        quiet()  # once more: Lightning has set the level of its loggers
+        bench.main(words[1:])

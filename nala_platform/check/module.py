@@ -9,6 +9,7 @@ from nala_platform.data.base import DataModule
 from nala_platform.errors import UserError
 from nala_platform.experiment import Experiment
 from nala_platform.failures import translated
+from nala_platform.notices import quiet
 from nala_platform.runs.lock import RunLock
 
 
@@ -25,6 +26,7 @@ def build(words: list[str]) -> DataModule:
         raise UserError(
             "nala check-data begins no run: name the data by --task, --config and --data.… without --resume"
         )
+    quiet()  # once more: Lightning has set the level of its loggers
     with translated():
         return DataAlone(argv.expand(["fit", *words]), RunLock()).datamodule
 
