@@ -18,7 +18,8 @@ _KNOWN = {  # in the words of Lightning and torch
     "out of shared memory": "shared memory is full: lower --data.num_workers, or enlarge /dev/shm",
     "unable to write to file </torch_": "shared memory is full: lower --data.num_workers, or enlarge /dev/shm",
     "requires a GPU accelerator": "trainer.strategy FSDP runs on GPUs alone: on CPU take --trainer.strategy ddp",
-    "SyncBatchNorm expected input tensor": "trainer.sync_batchnorm works on GPUs alone: on CPU set it to false",
+    "SyncBatchNorm layers only work with GPU": "trainer.sync_batchnorm works only on GPUs: on CPU set it to false",
+    "SyncBatchNorm expected input tensor": "trainer.sync_batchnorm works only on GPUs: on CPU set it to false",
 }
 
 

@@ -174,6 +174,8 @@ def _is_about_values(component: Component, error: BaseException, inner: list[_St
         return True
     if isinstance(component.target, type) and issubclass(component.target, LRScheduler):
         return True  # arithmetic on its settings, and nothing else
+    if isinstance(error, OSError) and error.filename is not None and component.target is not Trainer:
+        return True  # a place of a logger's or callback's own
     # While a run goes on, libraries fail for many reasons. A check of a setting is a `raise` in the library of the
     # component.
     return _is_raised(inner[-1]) and _home(inner[-1].module) == _home(component.target.__module__ or "")

@@ -86,6 +86,25 @@ def test_a_callback_that_fails_while_the_run_goes_on():
     assert said.startswith("trainer.callbacks.monitor is 'val/top2': EarlyStopping: ") and "`val/top1`" in said
 
 
+def test_a_folder_that_a_logger_cannot_make(tmp_path):
+    from lightning.pytorch.loggers import CSVLogger
+
+    (tmp_path / "file").write_text("")
+    place = str(tmp_path / "file" / "logs")
+    config = configured("trainer.logger", "lightning.pytorch.loggers.CSVLogger", save_dir=place)
+    logger = CSVLogger(save_dir=place)
+    with pytest.raises(UserError, match=r"cannot read .*logs.*: Not a directory"), translated(config=config):
+        logger.log_metrics({"a": 1.0})
+
+
+def test_a_folder_of_a_logger_whose_error_has_another_number():
+    from lightning.pytorch.loggers import CSVLogger
+
+    config = configured("trainer.logger", "lightning.pytorch.loggers.CSVLogger", save_dir="/proc/x")
+    said = line(config, lambda: CSVLogger(save_dir="/proc/x").log_metrics({"a": 1.0}))
+    assert said.startswith("trainer.logger.save_dir is '/proc/x': CSVLogger: ")
+
+
 def test_a_package_that_is_missing_is_named_with_its_installation():
     config = configured("trainer.logger", "lightning.pytorch.loggers.WandbLogger", project="x")
     from lightning.pytorch.loggers import WandbLogger
