@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from nala_platform.attention.signature import Rope
+from nala_platform.attention.tracing import is_jit_tracing
 from nala_platform.errors import UserError
 
 
@@ -61,7 +62,7 @@ def rotary_tables(position_N: Tensor, head_size: int, *, base: float) -> Rope:
 def _frequencies(head_size: int, base: float, device: torch.device) -> Tensor:
     """(D,), both entries of a pair alike; made once for each device."""
     kind = head_size, base, device
-    if torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None:
+    if torch.compiler.is_compiling() or is_jit_tracing() or _get_current_dispatch_mode() is not None:
         return _new_frequencies(*kind)  # what is made there belongs to a graph
     if kind not in _kept_frequencies:
         with torch.inference_mode(False):

@@ -582,3 +582,13 @@ def test_the_work_for_one_token_does_not_depend_on_the_tokens_before():
             model(tokens(1, 1), cache=cache)
         seen.append(work)
     assert seen[0] == seen[1] and len(seen[0]) > 20
+
+
+def test_traces_and_exports(any_model):
+    """Without a cache, which is no tensor; both times that ``torch.jit.trace`` records it alike."""
+    any_model.config.use_cache = any_model.config.return_dict = False
+    ids = tokens(2, 20)
+    expected = any_model(ids)[0]
+    torch.testing.assert_close(torch.jit.trace(any_model, ids)(ids)[0], expected, atol=1e-5, rtol=1e-5)
+    exported = torch.export.export(any_model, (ids,), strict=False).module()
+    torch.testing.assert_close(exported(ids)[0], expected, atol=1e-5, rtol=1e-5)
