@@ -96,7 +96,8 @@ class PhotosData(DataModule):
     def __init__(
         self,
         scale: int = 2,
-        patch: Patch = Patch(repeats=128),  # noqa: B008 - frozen
+        # 512 steps of size 32 learn more than 384 of size 48, in less time
+        patch: Patch = Patch(size=32, repeats=128),  # noqa: B008 - frozen
         batch_size: int = 8,
         num_workers: int = 0,
         seed: int | None = None,
