@@ -44,6 +44,7 @@ _IRRELEVANT = (
     r".*Checkpoint directory .* exists and is not empty.*",
     r".*your dataloader is not resumable.*",  # the data module is: it is told the position
     r".*The dirpath has changed from.*",
+    r".*might cause the trace to be incorrect.*",  # a logger draws its graph from it
     r".*Torchinductor does not support code generation for complex operators.*",  # the bench says how fast it is
 )
 """Texts of Lightning's and torch's warnings that come on every run, and that no user can act on."""
