@@ -224,6 +224,15 @@ class Task(LightningModule, ABC):
         """No checkpoint of spoiled weights: stop before the validation that would save them."""
         self._stop_if_diverged()
 
+    def on_validation_epoch_start(self) -> None:
+        """Judge what a checkpoint would hold: the first process's buffers, by now in place, with or without an average.
+
+        In training each process keeps batch statistics of its own share.
+        """
+        if self.trainer.world_size > 1:
+            for buffer in self.buffers():
+                torch.distributed.broadcast(buffer, 0)
+
     def on_validation_epoch_end(self) -> None:
         """Compute the validation scores over the whole split."""
         self._finish("val")

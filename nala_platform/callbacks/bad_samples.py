@@ -32,6 +32,7 @@ class BadSamples(Callback):
         self.limit = limit
         self._trains = False
         self._texts: dict[str, str] = {}
+        self._coming: list[Any] = []  # what the batch that is being trained on tells of
         self._before = self._own = 0  # samples that were replaced: in the checkpoint, and here since then
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -42,8 +43,14 @@ class BadSamples(Callback):
             data.bad_samples = self.limit
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Count what the batch tells of; only now, since batches are loaded before the ones ahead are trained on."""
-        bad = batch.pop(KEY, []) if isinstance(batch, dict) else []
+        """Take out what the batch tells of: a checkpoint that is written now does not count it, as it comes again."""
+        self._coming = batch.pop(KEY, []) if isinstance(batch, dict) else []
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count it; only now, since batches are loaded before the ones ahead are trained on."""
+        bad, self._coming = self._coming, []
         self._own += len(bad)
         for _, name, text in chain.from_iterable(bad):
             path = str(Path(name).absolute())  # resumed from its configuration, a run knows no other

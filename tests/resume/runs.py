@@ -54,7 +54,9 @@ def assert_same(one: Path, other: Path) -> None:
     assert metrics[0] == metrics[1]
 
 
-def start_group(zygote, folder: Path, processes: int, *typed: str) -> list[int]:
+def start_group(
+    zygote, folder: Path, processes: int, *typed: str, environment: dict[str, str] | None = None
+) -> list[int]:
     """One ``nala`` in as many processes, which find each other."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -66,7 +68,10 @@ def start_group(zygote, folder: Path, processes: int, *typed: str) -> list[int]:
             *typed,
             *several,
             output=f"output-{rank}.txt",
-            environment={**common, "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)} if several else {},
+            environment={
+                **(environment or {}),
+                **({**common, "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)} if several else {}),
+            },
         )
         for rank in range(processes)
     ]

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import Interrupt, Killed, TinyData, TinyTask, assert_equal, fit
+from tiny import Interrupt, Killed, Points, TinyData, TinyTask, assert_equal, fit
 
+from nala_platform.callbacks.bad_samples import BadSamples
+from nala_platform.data.problems import BadFileError, Problem
 from nala_platform.errors import StoppedError, UserError
 from nala_platform.resumption import to_score
 from nala_platform.runs.checkpoint_file import check
@@ -177,3 +179,29 @@ def test_rows_of_the_log_that_are_gone_are_said(killed: Path, tmp_path: Path, ca
     (run / "metrics.csv").unlink()
     fit(run, max_epochs=1)
     assert "metrics.csv has 0 of the 2 rows that were logged before the checkpoint" in capsys.readouterr().err
+
+
+class BadPoints(Points):
+    def __getitem__(self, draw):
+        if draw.index in (3, 7):
+            raise BadFileError(Problem("unreadable", Path(f"{draw.index}.png"), "cannot be read"))
+        return super().__getitem__(draw)
+
+
+class BadData(TinyData):
+    def items(self, split):
+        return BadPoints(self.size) if split == "train" else super().items(split)
+
+
+def test_a_replaced_sample_is_counted_once_wherever_the_run_was_stopped(tmp_path: Path):
+    """Also one of the batch that comes after the checkpoint."""
+    straight = BadSamples(2)
+    fit(tmp_path / "straight", straight, data=BadData())
+    assert straight.found()["replaced"] == 4
+    for time in (1, 2, 3, 4):
+        folder = tmp_path / str(time)
+        with pytest.raises(StoppedError):
+            fit(folder, BadSamples(2), Interrupt("on_train_batch_end", time), data=BadData())
+        resumed = BadSamples(2)
+        fit(folder, resumed, data=BadData())
+        assert resumed.found() == straight.found()

@@ -12,9 +12,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from runs import assert_same, end_group, run_group, start_group, wait_for, words
+import torch
+from runs import COMMON, assert_same, end_group, run_group, start_group, wait_for, words
 
 from nala_platform.runs.checkpoint_file import read_note
+from nala_platform.verify import differences
 
 SMALL = (
     *("--trainer.max_epochs", "2", "--trainer.limit_val_batches", "1", "--trainer.limit_test_batches", "1"),
@@ -191,3 +193,34 @@ def test_torchrun_makes_one_run_and_goes_on_with_it(folder: Path):
         assert read_note(folder / "run" / "checkpoints" / "last.ckpt")["step"] == steps
     assert sorted(path.name for path in folder.iterdir()) == ["mine.py", "run"]
     assert column(folder / "run", "step") == sorted(set(column(folder / "run", "step")))
+
+
+KILLING = """
+import os
+import signal
+from lightning.pytorch import Callback
+
+class Kill(Callback):
+    def on_before_backward(self, trainer, pl_module, loss):
+        if "KILL" in os.environ and trainer.is_global_zero and trainer.fit_loop.epoch_loop.batch_idx == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_go_on_within_a_step(zygote, tmp_path: Path):
+    """From the gradients of each; and both judge the batch statistics of the first, which are those that are saved."""
+    (tmp_path / "killing.py").write_text(KILLING)
+    typed = (
+        *("fit", "--task", "cls", *COMMON, "--trainer.max_epochs", "1", "--trainer.limit_train_batches", "7"),
+        *("--data.batch_size", "4", "--data.num_workers", "0", "--model.network.drop_path_rate", "0.2"),
+        *("--trainer.accumulate_grad_batches", "4", "--trainer.val_check_interval", "2"),
+        *("--trainer.callbacks", "null", "--trainer.callbacks+", "killing.Kill", "--resume", "auto", "--folder"),
+    )
+    run_group(zygote, tmp_path, 2, *typed, "straight")
+    pids = start_group(zygote, tmp_path, 2, *typed, "killed", environment={"KILL": "1"})
+    assert zygote.wait(pids[0]) == -signal.SIGKILL and zygote.wait(pids[1]) != 0
+    saved = torch.load(tmp_path / "killed" / "checkpoints" / "last.ckpt", weights_only=True)
+    assert saved["nala"]["position"]["batch"] == 2 and [one["batches"] for one in saved["accumulated"]] == [2, 2]
+    run_group(zygote, tmp_path, 2, *typed, "killed")
+    assert differences(tmp_path / "straight", tmp_path / "killed") == []
