@@ -5,6 +5,7 @@
 files come first in their order, what was typed comes last, so a typed flag beats a file wherever it stood.
 """
 
+import re
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,7 @@ if not CONF.is_dir():  # an editable install: the package's conf is the folder a
 
 COMMANDS = ("fit", "validate", "test", "predict")
 _CONFIG_FLAGS = ("--config", "-c")
+_FLAG = re.compile(r"--?[A-Za-z][\w.+-]*(=.*)?$", re.DOTALL)
 
 
 class Task(NamedTuple):
@@ -81,7 +83,7 @@ def expand(argv: list[str]) -> list[str]:
         UserError: an unknown task or config file, a value missing, or nothing that says what to run.
 
     """
-    command, words = argv[0], list(argv[1:])
+    command, words = argv[0], _with_texts(argv[1:])
     files: list[str] = []
     typed: list[str] = []
     resumed: str | None = None
@@ -121,6 +123,22 @@ def expand(argv: list[str]) -> list[str]:
     return [command, *(part for file in files for part in ("--config", file)), *typed]
 
 
+def _with_texts(words: list[str]) -> list[str]:
+    """``--flag ---`` as ``--flag=---``: a text may begin with a dash.
+
+    >>> _with_texts(["--name", "-- a", "--model.final", "-1e-3", "--x", "--y", "z"])
+    ['--name=-- a', '--model.final=-1e-3', '--x', '--y', 'z']
+    """
+    joined: list[str] = []
+    for word in words:
+        is_text = word.startswith("-") and not _FLAG.match(word)
+        if is_text and joined and _FLAG.match(joined[-1]) and "=" not in joined[-1]:
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
 def _run(command: str, where: str) -> runs.Run:
     if command == "fit":
         raise UserError(
@@ -144,7 +162,7 @@ def _resumed(command: str, where: str, others: list[str]) -> str | None:
         return where
     if folder is None:
         raise UserError("--resume auto needs --folder RUN: the run to go on with, or to begin")
-    return folder if (Path(folder) / runs.CONFIG).is_file() else None
+    return folder if (Path(folder).expanduser() / runs.CONFIG).is_file() else None
 
 
 def typed_value(words: list[str], flag: str) -> str | None:

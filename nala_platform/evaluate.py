@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from nala_platform import runs
-from nala_platform.arguments import Arguments, positive
+from nala_platform.arguments import Arguments, path, positive
 from nala_platform.errors import UserError, near
+from nala_platform.paths import absolute, shown
 
 if TYPE_CHECKING:
     from nala_platform.trained import Trained
@@ -45,9 +46,9 @@ def main(words: list[str]) -> None:
 
     found: Any = evaluate(model, tasks, limit=options.limit, bootstrap_iters=1000, log_samples=False)
     result = _result(found, trained, options, model.max_length) | {"wall_time_s": round(time.monotonic() - start, 1)}
-    path = Path(options.output) if options.output else runs.new_folder(folder / FOLDER, "") / RESULTS
-    runs.write_json(path, result)
-    _print(result, path)
+    place = options.output if options.output else runs.new_folder(folder / FOLDER, "") / RESULTS
+    runs.write_json(place, result)
+    _print(result, place)
 
 
 def missing() -> list[str]:
@@ -59,7 +60,7 @@ def _arguments() -> Arguments:
     parser = Arguments("nala evaluate", "Score a run's language model on tasks of lm-evaluation-harness.")
     parser.add_argument("run", metavar="RUN", help="a run folder of the task lm, or a .ckpt file in one")
     parser.add_argument("--tasks", required=True, help="names such as piqa,arc_easy, or task YAML files, with commas")
-    parser.add_argument("--include_path", help="a folder with task YAML files of your own")
+    parser.add_argument("--include_path", type=path, help="a folder with task YAML files of your own")
     parser.add_argument("--limit", type=positive, help="score so many items of each task only")
     parser.add_argument("--num_fewshot", type=int, help="examples before each item; left out: as the task says")
     parser.add_argument("--batch_size", type=positive, default=16)
@@ -67,7 +68,7 @@ def _arguments() -> Arguments:
         "--max_length", type=positive, help="tokens the model sees, the last ones; left out: its training context"
     )
     parser.add_argument("--device", help="such as cpu or cuda:1; left out: a GPU if there is one")
-    parser.add_argument("--output", help=f"file of the result; left out: RUN/{FOLDER}/<time>/{RESULTS}")
+    parser.add_argument("--output", type=path, help=f"file of the result; left out: RUN/{FOLDER}/<time>/{RESULTS}")
     return parser
 
 
@@ -75,10 +76,11 @@ def _tasks(options: argparse.Namespace) -> Any:
     """The tasks, their data at hand; before the weights are read, since most mistakes are found here."""
     from lm_eval.tasks import TaskManager
 
-    manager = TaskManager(include_path=options.include_path)
+    manager = TaskManager(include_path=None if options.include_path is None else str(options.include_path))
     loaded: dict[str, dict[str, Any]] = {"tasks": {}, "groups": {}, "group_map": {}}
     for name in filter(None, options.tasks.split(",")):
         if Path(name).suffix in (".yaml", ".yml"):
+            name = str(absolute(name))
             if not Path(name).is_file():
                 raise UserError(f"no task file {name}")
         elif name not in manager.all_tasks:
@@ -169,4 +171,4 @@ def _print(result: dict[str, Any], path: Path) -> None:
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(table)
     console.print(f"the model saw the last {result['max_length']} tokens of an item at most (--max_length)")
-    console.print(f"result: {path}", soft_wrap=True, highlight=False)
+    console.print(f"result: {shown(path)}", soft_wrap=True, highlight=False)

@@ -4,7 +4,7 @@ import os
 import shutil
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jsonargparse import Namespace
 from lightning.pytorch import Callback, Trainer
@@ -35,6 +35,7 @@ from nala_platform.group import Group
 from nala_platform.notices import DroppedKeys, quiet
 from nala_platform.parse_errors import explain
 from nala_platform.parser import Parser
+from nala_platform.paths import PathOrName, StrPath, shown
 from nala_platform.resumption import Resumption, saved, to_score
 from nala_platform.runs.checkpoint_file import CheckpointFile
 from nala_platform.runs.lock import RunLock
@@ -43,11 +44,7 @@ from nala_platform.setting_errors import components, refuse_null
 
 # The processes that Lightning starts for DDP run this same command; they find the first one's folder here.
 FOLDER_VARIABLE = "NALA_RUN_FOLDER"
-# What data modules call a place on disk.
-PATH_KEYS = (
-    *("root", "path", "predict_path", "cache_dir", "exclude", "test_sets"),
-    *(f"{split}_{size}" for split in ("train", "val", "test") for size in ("hr", "lr")),
-)
+_Checkpoint = Literal["best", "last", "hpc", "registry"] | PathOrName | None
 
 
 def run(words: list[str]) -> None:
@@ -92,21 +89,23 @@ class Experiment(LightningCLI):
     def subcommands() -> dict[str, set[str]]:
         """Lightning's four, without its own table of results: `Report` prints one."""
         arguments = LightningCLI.subcommands()
-        return arguments | {name: arguments[name] | {"verbose"} for name in ("validate", "test")}
+        ours = {name: {"ckpt_path", "verbose"} if name in ("validate", "test") else {"ckpt_path"} for name in arguments}
+        return {name: arguments[name] | ours[name] for name in arguments}
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         ours: dict[str, Any] = {"verbose": False} if subcommand in ("validate", "test") else {}
-        if self.resumption is not None:
-            ours["ckpt_path"] = self.resumption.checkpoint
+        settings = self.config_init[subcommand]
+        ours["ckpt_path"] = settings.ckpt_path if self.resumption is None else self.resumption.checkpoint
         return super()._prepare_subcommand_kwargs(subcommand) | {"weights_only": True} | ours
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the platform's own keys."""
         parser.add_argument("--task", type=str, help="Name of the task: nala tasks lists them.")
         parser.add_argument("--name", type=str, default="", help="Ends the run folder's name.")
-        parser.add_argument("--runs_dir", type=str, default="runs", help="Where run folders are made.")
-        parser.add_argument("--folder", type=str | None, default=None, help="The run folder itself; it must be new.")
-        parser.add_argument("--resume", type=str | None, default=None, help="Go on with the run in this folder.")
+        parser.add_argument("--runs_dir", type=StrPath, default="runs", help="Where run folders are made.")
+        parser.add_argument("--folder", type=StrPath | None, default=None, help="The run folder; it must be new.")
+        parser.add_argument("--resume", type=StrPath | None, default=None, help="Go on with the run in this folder.")
+        parser.add_argument("--ckpt_path", type=_Checkpoint, default=None, help="A .ckpt file; best or last of a run.")
         parser.add_argument("--reset", type=str, default="", help="What begins anew: lr,scheduler,optimizer,data.")
         parser.add_argument("--compile", type=str | None, default=None, help="torch.compile's backend: inductor.")
         parser.add_argument("--bad_samples", type=int, default=0, help="Bad files that training passes by, at most.")
@@ -217,7 +216,6 @@ class Experiment(LightningCLI):
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Write the configuration, run, and leave no empty folder behind a mistake."""
-        _make_paths_absolute(self.config[subcommand].data)
         try:
             if self.resumption is None:
                 self._write_config()
@@ -243,6 +241,7 @@ class Experiment(LightningCLI):
         if rank_zero_only.rank == 0:
             settings = self.config[str(self.subcommand)].clone()
             settings["folder"] = None  # of this run alone: what is run again, or scored, from the file has its own
+            settings["runs_dir"] = shown(settings["runs_dir"])  # where another machine need not have this one's folders
             config = self._parser(str(self.subcommand)).dump(settings, skip_none=False)
             runs.write_atomic(self.folder / runs.CONFIG, config)
 
@@ -267,7 +266,7 @@ class Experiment(LightningCLI):
             network.compile(backend=self.config.fit.compile)  # in place: its weights keep their names
         size = sum(parameter.numel() for parameter in network.parameters())
         if rank_zero_only.rank == 0:
-            print(f"run folder: {self.folder}")
+            print(f"run folder: {shown(self.folder)}")
             print(
                 f"{self.config.fit.task}: {type(network).__name__} with {size / 1e6:.2f} M parameters "
                 f"on {type(self.datamodule).__name__}, {self.trainer.accelerator.__class__.__name__}",
@@ -287,22 +286,6 @@ class Experiment(LightningCLI):
             )
         path = str(checkpoint)
         self.trainer.test(self.model, datamodule=self.datamodule, ckpt_path=path, weights_only=True, verbose=False)
-
-
-def _make_paths_absolute(data: Namespace) -> None:
-    """So that a run can be scored again from any folder."""
-    for key, value in list(data.items(branches=False)):
-        name = key.split(".")[-1]
-        # a tokenizer may be a folder or a name
-        folder = name == "tokenizer" and value not in ("bpe", "bytes") and Path(str(value)).is_dir()
-        if isinstance(value, str) and (name in PATH_KEYS or folder):
-            data[key] = _absolute(value)
-        elif isinstance(value, dict) and name in PATH_KEYS:
-            data[key] = {label: _absolute(path) for label, path in value.items()}
-
-
-def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
 
 
 def _listed(value: Any) -> list[Any]:

@@ -3,8 +3,9 @@
 import tempfile
 from pathlib import Path
 
-from nala_platform.arguments import Arguments
+from nala_platform.arguments import Arguments, path
 from nala_platform.errors import UserError
+from nala_platform.paths import shown
 from nala_platform.runs import CHECKPOINTS, WEIGHTS
 
 
@@ -12,11 +13,11 @@ def main(words: list[str]) -> None:
     """Do what ``words`` say and print where the model is; see `export`."""
     parser = Arguments("nala export", "Write a run's language model as a Hugging Face folder.")
     parser.add_argument("run", metavar="RUN", help="a run folder of the task lm, or a .ckpt file in one")
-    parser.add_argument("folder", metavar="FOLDER", help="to be made: weights, configuration and tokenizer")
+    parser.add_argument("folder", type=path, metavar="FOLDER", help="to be made: weights, configuration and tokenizer")
     parser.add_argument("--to", choices=("hf",), default="hf", help="the form")
     options = parser.read(words)
-    export(options.run, Path(options.folder))
-    print(f"model: {options.folder} (AutoModelForCausalLM.from_pretrained, trust_remote_code=True)")
+    export(options.run, options.folder)
+    print(f"model: {shown(options.folder)} (AutoModelForCausalLM.from_pretrained, trust_remote_code=True)")
 
 
 def export(where: str, folder: Path) -> None:
@@ -28,7 +29,7 @@ def export(where: str, folder: Path) -> None:
         UserError: no run there, it is no Hugging Face model, or the folder exists.
     """
     if folder.exists():
-        raise UserError(f"{folder} exists: give the path of a folder to be made")
+        raise UserError(f"{shown(folder)} exists: give the path of a folder to be made")
     from transformers import PreTrainedModel  # heavy, as what follows
 
     from nala_platform.trained import load_network, load_tokenizer

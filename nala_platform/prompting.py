@@ -63,7 +63,7 @@ def _generate(words: list[str]) -> list[str]:
 
 
 def _predict(words: list[str], *, prompted: bool) -> list[str]:
-    checkpoint = Path(_value(words, "--ckpt_path") or "")
+    checkpoint = Path(_value(words, "--ckpt_path") or "").expanduser()
     if prompted and (not words or words[0].startswith("-")) and checkpoint.parent.name == runs.CHECKPOINTS:
         words = [str(checkpoint), *_without(words, "--ckpt_path")]
     if not words or words[0].startswith("-"):

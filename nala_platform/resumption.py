@@ -14,7 +14,7 @@ from rich.table import Table
 from nala_platform import runs, yaml_files
 from nala_platform.callbacks.resume import RESETS
 from nala_platform.errors import UserError, near
-from nala_platform.paths import quoted
+from nala_platform.paths import absolute, quoted, shown
 from nala_platform.runs import changes
 from nala_platform.runs.checkpoint_file import DamagedError, check
 from nala_platform.runs.files import remove_partial
@@ -43,16 +43,19 @@ class Resumption:
 
     def __init__(self, where: str, ckpt_path: str | None, resets: str) -> None:
         self.resets = _known(resets)
-        named = Path(where) if Path(where).is_file() else None
-        self.folder = named.parent.parent if named else Path(where)
+        place = absolute(where)
+        named = place if place.is_file() else None
+        self.folder = named.parent.parent if named else place
         if ckpt_path not in (None, "last"):
-            named = self.folder / runs.CHECKPOINTS / runs.BEST if ckpt_path == "best" else Path(str(ckpt_path))
+            named = self.folder / runs.CHECKPOINTS / runs.BEST if ckpt_path == "best" else absolute(str(ckpt_path))
         note: dict[str, Any] = {}
         self.checkpoint = named
         if named is None:
             self.checkpoint, note = newest(self.folder)
         elif not named.is_file():
-            raise UserError(f"no checkpoint at {named}: nala fit --resume {self.folder} takes the latest there is")
+            raise UserError(
+                f"no checkpoint at {shown(named)}: nala fit --resume {quoted(self.folder)} takes the latest there is"
+            )
         else:
             note = check(named)
         self.is_finished = bool(note.get("finished"))
@@ -103,11 +106,11 @@ class Resumption:
     def tell(self) -> None:
         """Say from where the run goes on, and what becomes of each change."""
         if self.checkpoint is None:
-            print(f"{self.folder} has no checkpoint yet: the run begins anew")
+            print(f"{shown(self.folder)} has no checkpoint yet: the run begins anew")
         elif self.is_finished:
-            print(f"{self.folder} is trained to its end, step {self.steps}: scoring it again")
+            print(f"{shown(self.folder)} is trained to its end, step {self.steps}: scoring it again")
         else:
-            print(f"resuming {self.checkpoint} at step {self.steps}")
+            print(f"resuming {shown(self.checkpoint)} at step {self.steps}")
         if not self.changes:
             return
         table = Table(title="changed keys", title_justify="left")

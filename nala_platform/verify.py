@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from nala_platform import runs
-from nala_platform.arguments import Arguments, positive
+from nala_platform.arguments import Arguments, path, positive
 from nala_platform.errors import ExitCode, UserError
 from nala_platform.runs.checkpoint_file import DamagedError, read_note
 
@@ -36,8 +36,8 @@ def main(words: list[str]) -> None:
     parser = Arguments("nala verify-resume", "Kill and resume a run, and compare it with one that was left alone.")
     parser.add_argument("--kills", type=positive, default=3, help="how often it is killed (3)")
     parser.add_argument("--seed", type=int, default=0, help="of the moments (0)")
-    parser.add_argument("--keep", type=Path, help="a new folder for the two runs; else they are removed")
-    options, typed = parser.parse_known_args(words)
+    parser.add_argument("--keep", type=path, help="a new folder for the two runs; else they are removed")
+    options, typed = parser.split(words)
     if options.keep is not None and options.keep.exists():
         raise UserError(f"--keep {options.keep} exists: give a folder that does not")
     with contextlib.ExitStack() as stack:

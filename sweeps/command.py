@@ -10,8 +10,9 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from nala_platform.arguments import Arguments, positive
+from nala_platform.arguments import Arguments, path, positive
 from nala_platform.errors import StoppedError, UserError, look_up
+from nala_platform.paths import quoted
 
 from .attempt import GRACE
 from .doctor import doctor
@@ -58,8 +59,8 @@ def _sweep(words: list[str]) -> None:
     else:
         plan = read_plan(options.space, overrides=overrides, options=options)
         name = options.name or f"{Path(options.space).stem}-{plan.task}"
-        folder = Path(options.sweeps_dir) / name
-        old = open_sweep(Path(options.new_study_from).absolute()) if options.new_study_from else None
+        folder = options.sweeps_dir / name
+        old = open_sweep(options.new_study_from) if options.new_study_from else None
         if old is not None and [*map(tuple, old.plan.objectives)] != [*map(tuple, plan.objectives)]:
             raise UserError(
                 f"--new-study-from {options.new_study_from} has other objectives, so its values say nothing"
@@ -83,7 +84,7 @@ def _resumed(options: Namespace, overrides: list[str]) -> Sweep:
         if getattr(options, name) is not None:
             flag = "--" + name.replace("_", "-")
             raise UserError(f"nala sweep --resume DIR goes on with the plan that it began with: leave {flag} away")
-    sweep = open_sweep(Path(options.resume).absolute())
+    sweep = open_sweep(options.resume)
     plan = sweep.plan.with_limits(options.n_trials, options.trial_timeout, options.stop_timeout)
     return sweep if plan == sweep.plan else begin(sweep.folder, sweep.name, sweep.url, plan)
 
@@ -102,10 +103,12 @@ def _arguments() -> Arguments:
     )
     parser.add_argument("--storage", metavar="URL", help="database of the study; default: a file in its folder")
     parser.add_argument("--name", help="of the study and its folder")
-    parser.add_argument("--new-study-from", metavar="DIR", help="let a new study know the trials of that sweep")
-    parser.add_argument("--sweeps_dir", default="runs/sweeps", help="where the folder is made (runs/sweeps)")
+    parser.add_argument(
+        "--new-study-from", type=path, metavar="DIR", help="let a new study know the trials of that sweep"
+    )
+    parser.add_argument("--sweeps_dir", type=path, default="runs/sweeps", help="where the folder is made (runs/sweeps)")
     parser.add_argument("--seed", type=int, help="of the sampler")
-    parser.add_argument("--resume", metavar="DIR", help="go on with the sweep in this folder")
+    parser.add_argument("--resume", type=path, metavar="DIR", help="go on with the sweep in this folder")
     return parser
 
 
@@ -148,10 +151,8 @@ class Conductor:
                 time.sleep(_LOOK)
         self._dismiss()
         if self._received:
-            raise StoppedError(
-                f"the sweep is stopped, its trials are saved; go on with: nala sweep --resume {self.sweep.folder}",
-                self._received,
-            )
+            command = f"nala sweep --resume {quoted(self.sweep.folder)}"
+            raise StoppedError(f"the sweep is stopped, its trials are saved; go on with: {command}", self._received)
         self._conclude()
 
     def _man(self, trials: list[FrozenTrial]) -> None:
@@ -163,7 +164,7 @@ class Conductor:
             if self._refusals == _REFUSALS:
                 raise UserError(
                     f"{_REFUSALS} workers in a row ended by an error, which stands above: the sweep is stopped, its "
-                    f"trials are saved; go on with: nala sweep --resume {self.sweep.folder}"
+                    f"trials are saved; go on with: nala sweep --resume {quoted(self.sweep.folder)}"
                 )
             self._not_before = time.monotonic() + min(_PATIENCE, 0.25 * 2.0**self._failures)
         waiting = sum(trial.state == TrialState.WAITING or is_interrupted(trial) for trial in trials)
@@ -189,16 +190,16 @@ class Conductor:
         done = [trial for trial in self.trials.own() if trial.state == TrialState.COMPLETE]
         print(f"report: {self.sweep.folder / 'report.html'}")
         if not done:
-            raise UserError(f"no trial reached a value: nala sweep status {self.sweep.folder} says why")
+            raise UserError(f"no trial reached a value: nala sweep status {quoted(self.sweep.folder)} says why")
         write_best(study, self.sweep.folder)
-        print(f"best: nala fit --task {self.sweep.plan.task} --config {self.sweep.folder / 'best.yaml'}")
+        print(f"best: nala fit --task {self.sweep.plan.task} --config {quoted(self.sweep.folder / 'best.yaml')}")
 
 
 def _named(words: list[str], command: str) -> Sweep:
     parser = Arguments(f"nala sweep {command}", "See nala sweep --help.")
-    parser.add_argument("folder", metavar="DIR", help="of a sweep")
+    parser.add_argument("folder", type=path, metavar="DIR", help="of a sweep")
     options: Namespace = parser.read(words[1:])
-    return open_sweep(Path(options.folder).absolute())
+    return open_sweep(options.folder)
 
 
 def _dashboard(sweep: Sweep) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nala_platform import runs
-from nala_platform.arguments import Arguments
+from nala_platform.arguments import Arguments, path
 
 from .folder import open_sweep
 from .storage import JOURNAL, cut_torn_line
@@ -25,10 +25,10 @@ class Finding(NamedTuple):
 def doctor(words: list[str]) -> None:
     """Print what is wrong; with ``--repair`` put it right."""
     parser = Arguments("nala sweep doctor", "List what is wrong with a sweep; --repair puts it right.")
-    parser.add_argument("folder", metavar="DIR", help="of a sweep")
+    parser.add_argument("folder", type=path, metavar="DIR", help="of a sweep")
     parser.add_argument("--repair", action="store_true", help="put it right")
     options = parser.read(words)
-    sweep = open_sweep(Path(options.folder).absolute())
+    sweep = open_sweep(options.folder)
     findings = list(_torn_journal(sweep.folder, options.repair))
     trials = sweep.trials()
     findings += [

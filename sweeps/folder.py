@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from nala_platform import runs
 from nala_platform.errors import UserError
+from nala_platform.paths import quoted
 
 from .plan import Plan
 from .storage import JOURNAL, exclusive, settled
@@ -82,7 +83,7 @@ def begin(folder: Path, name: str, url: str | None, plan: Plan) -> Sweep:
             if differing := Plan.from_dict(stored).differences(plan):
                 raise UserError(
                     f"the sweep {name} in {folder} has begun with another plan: {'; '.join(differing)}. Give this one "
-                    f"another --name; with --new-study-from {folder} it takes the finished trials over"
+                    f"another --name; with --new-study-from {quoted(folder)} it takes the finished trials over"
                 )
         elif (folder / TRIALS).is_dir():
             raise UserError(

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import optuna
-import yaml
 from optuna.pruners import BasePruner, NopPruner
 from optuna.samplers import BaseSampler
 from optuna.trial import create_trial
@@ -124,7 +123,7 @@ class Plan:
 
     def to_yaml(self) -> str:
         """A complete study file."""
-        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=120)
+        return yaml_files.dump(self.to_dict(), width=120)
 
     @cached_property
     def warmup(self) -> Warmup:

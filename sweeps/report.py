@@ -104,9 +104,9 @@ def write_best(study: Study, folder: Path) -> None:
         raise UserError(f"{folder}: no trial has reached a value, so there is no best one")
     comment = (
         f"# {' '.join(results.plan.title.split())}: trial {best.number}, {told(results, best)}\n"
-        f"# nala fit --task {results.plan.task} --config {folder / BEST}\n"
+        f"# nala fit --task {results.plan.task} --config {shlex.quote(str(folder / BEST))}\n"
     )
-    content = yaml.safe_dump(config(results, best), sort_keys=False, allow_unicode=True, width=120)
+    content = yaml_files.dump(config(results, best), width=120)
     runs.write_atomic(folder / BEST, comment + content)
 
 

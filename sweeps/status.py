@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nala_platform.paths import quoted
+
 from .live import elapsed
 from .results import duration, headline, last_value, number, read_results, word
 
@@ -34,7 +36,8 @@ def print_status(study: Study, folder: Path) -> None:
     console.print(headline(results), highlight=False, markup=False)
     console.print(table)
     if any(word(trial) == "interrupted" for trial in results.trials):
-        console.print(f"go on with what was interrupted: nala sweep --resume {folder}", soft_wrap=True, highlight=False)
+        command = f"nala sweep --resume {quoted(folder)}"
+        console.print(f"go on with what was interrupted: {command}", soft_wrap=True, highlight=False)
 
 
 def _row(trial: FrozenTrial, now: float) -> list[str]:

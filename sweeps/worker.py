@@ -8,10 +8,9 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
-from nala_platform.arguments import Arguments
+from nala_platform.arguments import Arguments, path
 from nala_platform.errors import FIRST_SIGNAL, StorageError, UserError
 
 from .attempt import Attempt
@@ -137,7 +136,7 @@ def main(words: list[str]) -> int:
     """Work for the sweep in the folder that ``words`` name; the exit code."""
     quiet()
     parser = Arguments("a worker", "Do trials of a sweep.")
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=path)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--once", action="store_true")
     parser.add_argument("--placed", action="store_true")

@@ -3,9 +3,8 @@
 import sys
 from argparse import BooleanOptionalAction, Namespace
 from collections.abc import Iterator
-from pathlib import Path
 
-from nala_platform.arguments import Arguments, positive, seconds
+from nala_platform.arguments import Arguments, path, positive, seconds
 from nala_platform.bench.attention_plot import draw
 from nala_platform.bench.attention_report import Row, compared, print_tables
 from nala_platform.bench.contestants import DTYPES, QUADRATIC, Case, Setting, contestants, kernel
@@ -74,7 +73,7 @@ def _parser() -> Arguments:
     parser.add_argument("--repeats", type=positive, default=7, help="samples of each, of which the median counts (7)")
     parser.add_argument("--limit", type=seconds, default=30.0, help="seconds for a contestant at a length (30)")
     parser.add_argument("--memory", action=BooleanOptionalAction, default=True, help="peak memory too (yes)")
-    parser.add_argument("--output", type=Path, help="a folder for attention.csv and attention.png")
+    parser.add_argument("--output", type=path, help="a folder for attention.csv and attention.png")
     return parser
 
 

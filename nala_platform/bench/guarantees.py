@@ -3,7 +3,6 @@
 import contextlib
 import io
 import tempfile
-from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
@@ -11,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nala_platform import argv
-from nala_platform.arguments import Arguments, positive
+from nala_platform.arguments import Arguments, path, positive
 from nala_platform.bench.rounds import CALLBACK, ROUND, Finished, Loops
 from nala_platform.errors import UserError
 from nala_platform.runs import write_atomic
@@ -49,8 +48,8 @@ def main(words: list[str]) -> None:
         default="wall",
         help="cpu: this process's own time, for a busy machine (wall)",
     )
-    parser.add_argument("--output", type=Path, help="a CSV file to write")
-    options, typed = parser.parse_known_args(words)
+    parser.add_argument("--output", type=path, help="a CSV file to write")
+    options, typed = parser.split(words)
     found = measure(typed, max(1, round(options.steps / ROUND)), options.clock)
     name = argv.typed_value(typed, "--task") or "run"
     rows = [Row(name, *figures) for figures in _figures(found)]

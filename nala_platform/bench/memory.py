@@ -2,9 +2,8 @@
 
 import sys
 from argparse import Namespace
-from pathlib import Path
 
-from nala_platform.arguments import Arguments, positive, seconds
+from nala_platform.arguments import Arguments, path, positive, seconds
 from nala_platform.bench.contestants import FLOOR, MATERIALISED, QUADRATIC, contestants
 from nala_platform.bench.growth import linear, quadratic
 from nala_platform.bench.machine import check_device, describe
@@ -70,7 +69,7 @@ def _parser() -> Arguments:
     parser.add_argument("--scale", type=positive, default=2, help="2, 3 or 4 (2)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: cuda if there is one")
     parser.add_argument("--limit", type=seconds, default=120.0, help="what would take longer is not run (120 s)")
-    parser.add_argument("--output", type=Path, help="a folder for memory.csv and memory.png")
+    parser.add_argument("--output", type=path, help="a folder for memory.csv and memory.png")
     return parser
 
 

@@ -5,12 +5,11 @@ import io
 import tempfile
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 from nala_platform import argv
-from nala_platform.arguments import Arguments, positive, seconds
+from nala_platform.arguments import Arguments, path, positive, seconds
 from nala_platform.attention import ATTENTION, nala_attention
 from nala_platform.attention.nala import BACKENDS
 from nala_platform.bench.captured import CALLBACK, Captured, Work
@@ -60,8 +59,8 @@ def main(words: list[str]) -> None:
     parser.add_argument("--backends", nargs="+", default=["plain", "auto"], help="of nala: plain auto")
     parser.add_argument("--repeats", type=positive, default=10, help="samples of each, of which the median counts (10)")
     parser.add_argument("--limit", type=seconds, default=60.0, help="seconds for a contestant and pass (60)")
-    parser.add_argument("--output", type=Path, help="a folder for model.csv")
-    options, typed = parser.parse_known_args(words)
+    parser.add_argument("--output", type=path, help="a folder for model.csv")
+    options, typed = parser.split(words)
     known = [CONFIGURED, *ATTENTION, MATERIALISED]
     for attention in options.attentions:
         if attention not in known:

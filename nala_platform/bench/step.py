@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from matplotlib.figure import Figure
 
-from nala_platform.arguments import Arguments, positive
+from nala_platform.arguments import Arguments, path, positive
 from nala_platform.attention import nala_attention, nala_step, softmax_attention
 from nala_platform.bench import generation
 from nala_platform.bench.attention_plot import GREY, against_tokens
@@ -99,7 +99,7 @@ def _parser() -> Arguments:
         "--clock", choices=tuple(CLOCKS), default="wall", help="cpu: leaves out what others take (wall)"
     )
     parser.add_argument("--repeats", type=positive, default=15, help="samples of each, of which the median counts (15)")
-    parser.add_argument("--output", type=Path, help="a folder for step.csv and step.png, or step_model.csv and .png")
+    parser.add_argument("--output", type=path, help="a folder for step.csv and step.png, or step_model.csv and .png")
     return parser
 
 

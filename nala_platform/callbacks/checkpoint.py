@@ -12,6 +12,7 @@ from safetensors.torch import save
 
 from nala_platform.callbacks.stop import StopSignals
 from nala_platform.errors import StoppedError, UserError, near
+from nala_platform.paths import quoted
 from nala_platform.runs import BEST, CHECKPOINTS, LAST, PREVIOUS, STAGED, WEIGHTS, write_atomic
 from nala_platform.runs.files import give_name
 
@@ -215,7 +216,7 @@ class RunCheckpoint(Checkpoint):
                     path.unlink()
 
     def _farewell(self, trainer: Trainer) -> str:
-        return f"stopped at step {trainer.global_step}; go on with: nala fit --resume {self.folder.parent}"
+        return f"stopped at step {trainer.global_step}; go on with: nala fit --resume {quoted(self.folder.parent)}"
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Mark the end of a run; keep the network's weights, averaged or not, for ``model.safetensors``."""

@@ -4,14 +4,13 @@ import argparse
 import os
 import sys
 import time
-from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.utils.data import Dataset
 
-from nala_platform.arguments import Arguments
+from nala_platform.arguments import Arguments, path
 from nala_platform.check.documents import Documents
 from nala_platform.check.findings import Findings
 from nala_platform.check.module import build
@@ -34,7 +33,7 @@ def main(words: list[str]) -> None:
     Raises:
         UserError: the data cannot be named at all, or a file cannot be written.
     """
-    options, typed = _arguments().parse_known_args(words)
+    options, typed = _arguments().split(words)
     _check_names(options)
     with collecting() as listed:
         findings, sampler = Findings(_built(typed, listed)), Sampler()
@@ -61,25 +60,25 @@ def _arguments() -> Arguments:
     )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     parser.add_argument("--workers", type=_count, default=cores, help=f"processes that read ({cores})")
-    parser.add_argument("--output", type=Path, help="FILE.csv: all problems; FILE.json: everything that was found")
-    parser.add_argument("--fix-list", type=Path, help="a list of the bad files, for --data.exclude")
-    parser.add_argument("--picture", type=Path, help="FILE.png: some training samples with their labels")
+    parser.add_argument("--output", type=path, help="FILE.csv: all problems; FILE.json: everything that was found")
+    parser.add_argument("--fix-list", type=path, help="a list of the bad files, for --data.exclude")
+    parser.add_argument("--picture", type=path, help="FILE.png: some training samples with their labels")
     return parser
 
 
 def _check_names(options: argparse.Namespace) -> None:
     """Refuse what could not be written after a long look."""
-    for flag, path, ends in (
+    for flag, place, ends in (
         ("--output", options.output, (".csv", ".json")),
         ("--picture", options.picture, (".png", ".pdf", ".svg")),
         ("--fix-list", options.fix_list, ("",)),
     ):
-        if path is None:
+        if place is None:
             continue
-        if not path.name.lower().endswith(ends):
-            raise UserError(f"{flag} {path}: its name must end with {' or '.join(ends)}")
-        if path.is_dir() or not path.absolute().parent.is_dir():
-            raise UserError(f"{flag} {path}: {'that is a folder' if path.is_dir() else 'there is no such folder'}")
+        if not place.name.lower().endswith(ends):
+            raise UserError(f"{flag} {place}: its name must end with {' or '.join(ends)}")
+        if place.is_dir() or not place.absolute().parent.is_dir():
+            raise UserError(f"{flag} {place}: {'that is a folder' if place.is_dir() else 'there is no such folder'}")
 
 
 def _count(text: str) -> int:

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from nala_platform.data.names import composed
 from nala_platform.errors import UserError
+from nala_platform.paths import StrPath
 
 Found = TypeVar("Found")
 
@@ -115,7 +116,7 @@ class Excluded:
         UserError: the list does not exist or is no text.
     """
 
-    def __init__(self, exclude: str | None, root: Path) -> None:
+    def __init__(self, exclude: StrPath | None, root: Path) -> None:
         self.paths: frozenset[Path] = frozenset()
         self._others: frozenset[str] = frozenset()  # which are no file's very name
         if exclude is None:
@@ -129,7 +130,8 @@ class Excluded:
             raise UserError(f"data.exclude: {path} cannot be read as UTF-8 text ({error})") from error
         # a name may hold bytes that are no text, as `nala check-data --fix-list` writes it
         lines = [line.strip() for line in data.decode("utf-8-sig", "surrogateescape").split("\n")]
-        self.paths = frozenset((root / line).absolute() for line in lines if line and not line.startswith("#"))
+        named = [Path(line).expanduser() for line in lines if line and not line.startswith("#")]
+        self.paths = frozenset((root / path).absolute() for path in named)
         others = {excluded for excluded in self.paths if not excluded.exists()}
         if foreign := [excluded for excluded in sorted(others) if any(map(_is_no_text, str(excluded)))]:
             name = printable(str(foreign[0]))

@@ -11,6 +11,7 @@ from torch import nn
 from nala_platform.errors import UserError
 from nala_platform.models.checkpoint import load_backbone
 from nala_platform.models.variants import ENTRIES
+from nala_platform.paths import StrPath
 
 _OWN = {entry.__name__: entry for entry in ENTRIES}
 
@@ -21,7 +22,7 @@ def create_backbone(
     *,
     drop_path_rate: float | None = None,
     pretrained: bool = False,
-    checkpoint_path: str | None = None,
+    checkpoint_path: StrPath | None = None,
     timm_options: dict[str, Any] | None = None,
     **options: Any,
 ) -> nn.Module:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from nala_platform.errors import UserError
+from nala_platform.paths import absolute
 
 APPLIED, RESTORED, REFUSED = "applied", "restored", "refused"
 _OPTIMIZER, _SCHEDULE = "model.init_args.optimizer", "model.init_args.schedule"
@@ -42,7 +43,7 @@ def compare(stored: Mapping[str, Any], wanted: Mapping[str, Any], resets: tuple[
     old, new = dict(_leaves(stored)), dict(_leaves(wanted))
     changes = []
     for key in sorted(old.keys() | new.keys()):
-        if key.split(".")[0] in _ABOUT_THE_CALL or old.get(key) == new.get(key):
+        if key.split(".")[0] in _ABOUT_THE_CALL or _same(old.get(key), new.get(key)):
             continue
         verdict, mend = _verdict(key, old.get(key), new.get(key), resets)
         if key not in old and verdict == REFUSED:  # the run is from before there was such a key
@@ -67,6 +68,14 @@ def appended_again(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict
         if isinstance(had, list) and had and isinstance(new, list) and new[: len(had)] == had:
             found[key] = [place for place in range(len(had), len(new)) if new[place] in had]
     return {key: places for key, places in found.items() if places}
+
+
+def _same(stored: Any, wanted: Any) -> bool:
+    """Whether two values are equal, or two ways to write one path: an older run kept some as they were typed."""
+    if stored == wanted:
+        return True
+    is_path = isinstance(stored, str) and isinstance(wanted, str) and stored and wanted.startswith("/")
+    return bool(is_path and absolute(stored) == absolute(wanted))
 
 
 def _verdict(key: str, stored: Any, wanted: Any, resets: tuple[str, ...]) -> tuple[str, str]:

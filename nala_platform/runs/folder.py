@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nala_platform.errors import NalaError, StorageError, UserError
+from nala_platform.paths import quoted, shown
 
 CONFIG = "config.yaml"
 CHECKPOINTS = "checkpoints"
@@ -43,7 +44,7 @@ def find_run(where: str, prefer: str = BEST) -> Run:
         UserError: nothing there, no ``config.yaml`` beside it, or no checkpoint inside.
 
     """
-    path, folder = Path(where), find_folder(where)
+    path, folder = Path(where).expanduser(), find_folder(where)
     config = folder / CONFIG
     if path.is_file():
         return Run(folder, config, path)
@@ -59,7 +60,7 @@ def find_folder(where: str) -> Path:
     Raises:
         UserError: nothing there, or no ``config.yaml``.
     """
-    path = Path(where)
+    path = Path(where).expanduser()
     if not path.exists():
         raise UserError(f"no run at {where}: give a run folder such as runs/seg/<time>-<name>, or a .ckpt file in one")
     folder = path if path.is_dir() else path.parent.parent
@@ -76,13 +77,13 @@ def take_folder(folder: Path) -> Path:
         StorageError: the disk is full.
     """
     if (folder / CONFIG).exists():
-        raise UserError(f"{folder} holds a run: nala fit --resume {folder} goes on with it")
+        raise UserError(f"{shown(folder)} holds a run: nala fit --resume {quoted(folder)} goes on with it")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _refusal(folder, error, "--folder") from error
     if any(path.name != LOCK for path in folder.iterdir()):
-        raise UserError(f"{folder} is not empty: a run wants a --folder of its own")
+        raise UserError(f"{shown(folder)} is not empty: a run wants a --folder of its own")
     return folder
 
 
@@ -103,7 +104,7 @@ def new_folder(parent: Path, name: str) -> Path:
         except FileExistsError:
             if parent.exists() and not parent.is_dir():
                 raise UserError(
-                    f"cannot make a run folder in {parent}: it is a file; choose another --runs_dir"
+                    f"cannot make a run folder in {shown(parent)}: it is a file; choose another --runs_dir"
                 ) from None
             continue
         except OSError as error:
@@ -115,4 +116,4 @@ def new_folder(parent: Path, name: str) -> Path:
 def _refusal(folder: Path, error: OSError, option: str) -> NalaError:
     """A full disk may have room again for the next attempt of a sweep; a place that cannot be written stays so."""
     kind = StorageError if error.errno in (errno.ENOSPC, errno.EDQUOT) else UserError
-    return kind(f"cannot make the run folder {folder}: {error.strerror}; choose another {option}")
+    return kind(f"cannot make the run folder {shown(folder)}: {error.strerror}; choose another {option}")

@@ -1,6 +1,7 @@
 """Classes that have moved, so that the configuration of an older run is still read. No torch."""
 
 import re
+from typing import Any
 
 MOVED = {
     f"nala_platform.data.{name}": f"nala_platform.data.{room}.{name}"
@@ -20,3 +21,17 @@ def renamed(text: str) -> str:
     'class_path: nala_platform.data.images.digits.DigitsData'
     """
     return _CLASS.sub(lambda found: MOVED[found[1]], text)
+
+
+def renamed_values(value: Any) -> Any:
+    """A value of a configuration, or all of it, with each text that is the name of such a class renamed; others stay.
+
+    >>> renamed_values({"class_path": "nala_platform.data.digits.DigitsData", "prompt": "use data.digits.DigitsData"})
+    {'class_path': 'nala_platform.data.images.digits.DigitsData', 'prompt': 'use data.digits.DigitsData'}
+    """
+    if isinstance(value, dict):
+        return {key: renamed_values(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [renamed_values(entry) for entry in value]
+    is_name = isinstance(value, str) and re.fullmatch(r"nala_platform[.\w]+", value) is not None
+    return renamed(value) if is_name else value

@@ -18,6 +18,7 @@ from nala_platform.data.images.samples import IGNORED, SALT, TILE, Tiles, bluema
 from nala_platform.data.loader import Sample
 from nala_platform.data.order import Draw, sample_seed
 from nala_platform.errors import UserError
+from nala_platform.paths import StrPath
 
 Flips = Literal["none", "horizontal", "both"]
 
@@ -52,7 +53,7 @@ class BlueMarbleData(DataModule):
         seed: int | None = None,
         stride: int = 32,
         flips: Flips = "both",
-        predict_path: str | None = None,
+        predict_path: StrPath | None = None,
     ) -> None:
         super().__init__(
             batch_size=batch_size,

@@ -19,6 +19,7 @@ from nala_platform.data.images.samples import Digits, digits
 from nala_platform.data.loader import Sample
 from nala_platform.data.order import Draw, sample_seed
 from nala_platform.errors import UserError
+from nala_platform.paths import StrPath
 
 # of the training part
 MEAN, STD = 0.3089, 0.3485
@@ -49,7 +50,7 @@ class DigitsData(DataModule):
         num_workers: int = 0,
         seed: int | None = None,
         shift: int = 1,
-        predict_path: str | None = None,
+        predict_path: StrPath | None = None,
     ) -> None:
         super().__init__(
             batch_size=batch_size,

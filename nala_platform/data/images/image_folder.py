@@ -19,6 +19,7 @@ from nala_platform.data.loader import Sample
 from nala_platform.data.order import Draw, sample_seed, seeded
 from nala_platform.data.problems import Excluded
 from nala_platform.errors import look_up
+from nala_platform.paths import StrPath, shown
 
 __all__ = ["Augment", "ImageFolderData", "PartItems", "Pixels"]
 
@@ -47,14 +48,14 @@ class ImageFolderData(DataModule):
 
     def __init__(
         self,
-        root: str,
+        root: StrPath,
         layout: str = "folders",
         batch_size: int = 64,
         num_workers: int = 0,
         pixels: Pixels = Pixels(),  # noqa: B008 - frozen
         augment: Augment = Augment(),  # noqa: B008 - frozen
-        predict_path: str | None = None,
-        exclude: str | None = None,
+        predict_path: StrPath | None = None,
+        exclude: StrPath | None = None,
     ) -> None:
         super().__init__(
             batch_size=batch_size,
@@ -101,7 +102,7 @@ class ImageFolderData(DataModule):
         return {
             "data": "labelled pictures",
             "layout": self.layout,
-            "root": str(self.root),
+            "root": shown(self.root),
             "labels": self.listing.labels,
             **self.listing.notes,
             "test split": "test" if "test" in parts else "val (there is no test part with classes)",

@@ -25,6 +25,7 @@ from nala_platform.data.loader import Sample
 from nala_platform.data.order import Draw, sample_seed
 from nala_platform.data.problems import BadFileError, Excluded, Problem, report
 from nala_platform.errors import UserError, look_up
+from nala_platform.paths import StrPath, shown
 
 SURVEYED = 16  # masks of each split that are read before training starts
 
@@ -53,14 +54,14 @@ class MaskFolderData(DataModule):
 
     def __init__(
         self,
-        root: str,
+        root: StrPath,
         labels: Labels | None = None,
         layout: str = "folders",
         batch_size: int = 8,
         num_workers: int = 0,
         augment: View = View(),  # noqa: B008 - frozen
-        predict_path: str | None = None,
-        exclude: str | None = None,
+        predict_path: StrPath | None = None,
+        exclude: StrPath | None = None,
     ) -> None:
         super().__init__(
             batch_size=batch_size, eval_batch_size=1, predict_batch_size=1, num_workers=num_workers, seed=None
@@ -104,7 +105,7 @@ class MaskFolderData(DataModule):
         return {
             "data": "images and masks",
             "layout": self.layout,
-            "root": str(self.root),
+            "root": shown(self.root),
             **self.found.protocol,
             "images": {split: len(pairs) for split, pairs in self.pairs.items()},
             "excluded": len(self.excluded.paths),

@@ -21,6 +21,7 @@ from nala_platform.data.images.upscale_baselines import bicubic_baseline
 from nala_platform.data.loader import Sample
 from nala_platform.data.problems import BadFileError, Excluded
 from nala_platform.errors import UserError, look_up
+from nala_platform.paths import StrPath, shown
 from nala_platform.similarity import WINDOW
 
 SPLITS = ("train", "val", "test")
@@ -42,14 +43,14 @@ class Folders:
         baseline: ``bicubic`` has the bicubic enlargement scored on the test pictures too.
     """
 
-    train_hr: str | None = None
-    val_hr: str | None = None
-    test_hr: str | None = None
-    train_lr: str | None = None
-    val_lr: str | None = None
-    test_lr: str | None = None
+    train_hr: StrPath | None = None
+    val_hr: StrPath | None = None
+    test_hr: StrPath | None = None
+    train_lr: StrPath | None = None
+    val_lr: StrPath | None = None
+    test_lr: StrPath | None = None
     layout: str = "folders"
-    test_sets: str | dict[str, str] = field(default_factory=dict)
+    test_sets: StrPath | dict[str, StrPath] = field(default_factory=dict)
     baseline: Literal["none", "bicubic"] = "none"
 
     def sources(self) -> dict[str, list[PairSource]]:
@@ -98,14 +99,14 @@ class PairFolderData(DataModule):
 
     def __init__(
         self,
-        root: str | None = None,
+        root: StrPath | None = None,
         folders: Folders = Folders(),
         scale: int = 2,
         patch: Patch = Patch(),  # noqa: B008 - frozen
         batch_size: int = 16,
         num_workers: int = 0,
-        predict_path: str | None = None,
-        exclude: str | None = None,
+        predict_path: StrPath | None = None,
+        exclude: StrPath | None = None,
     ) -> None:
         super().__init__(
             batch_size=batch_size, eval_batch_size=1, predict_batch_size=1, num_workers=num_workers, seed=None
@@ -169,7 +170,7 @@ class PairFolderData(DataModule):
         scored = sources[self._test()]
         return {
             "data": "folders of pictures" if self.root is None else self.folders.layout,
-            "root": None if self.root is None else str(self.root),
+            "root": None if self.root is None else shown(self.root),
             "folders": {split: [str(source.large) for source in sources] for split, sources in self.sources.items()},
             "test split": "test" if self.has_test else "val (there is no test_hr)",
             "images": {split: len(files) for split, files in self.files.items()},

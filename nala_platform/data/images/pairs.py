@@ -19,6 +19,7 @@ from nala_platform.data.images.pictures import PictureItems, normalised
 from nala_platform.data.loader import Sample
 from nala_platform.data.order import Draw, sample_seed
 from nala_platform.errors import UserError
+from nala_platform.paths import StrPath
 
 SCALES = (2, 3, 4)
 MEAN, STD = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)  # pixels stay in 0..1: the network's enlargement adds to them
@@ -151,7 +152,7 @@ class Views:
         UserError: a scale that no network has, or no picture at ``predict_path``.
     """
 
-    def __init__(self, scale: int, patch: Patch, seed: int, predict_path: str | None) -> None:
+    def __init__(self, scale: int, patch: Patch, seed: int, predict_path: StrPath | None) -> None:
         if scale not in SCALES:
             raise UserError(f"data.scale is {scale}: it must be one of {', '.join(map(str, SCALES))}")
         self.scale, self.patch, self.seed, self.predict_path = scale, patch, seed, predict_path

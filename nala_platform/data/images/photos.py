@@ -17,6 +17,7 @@ from nala_platform.data.images.pairs import MEAN, STD, Pair, Patch, Views, cropp
 from nala_platform.data.images.upscale_baselines import upscale_baselines
 from nala_platform.data.loader import Sample
 from nala_platform.errors import UserError
+from nala_platform.paths import StrPath
 
 # The right quarter of each training photograph validates: one picture alone may rank weights the wrong way round.
 # motorcycle_right shows the same scene as motorcycle_left, and is nowhere.
@@ -101,7 +102,7 @@ class PhotosData(DataModule):
         batch_size: int = 8,
         num_workers: int = 0,
         seed: int | None = None,
-        predict_path: str | None = None,
+        predict_path: StrPath | None = None,
     ) -> None:
         super().__init__(
             batch_size=batch_size, eval_batch_size=1, predict_batch_size=1, num_workers=num_workers, seed=seed

@@ -17,6 +17,7 @@ from nala_platform.data.images.image_file import read_image
 from nala_platform.data.loader import Sample
 from nala_platform.data.order import Draw
 from nala_platform.errors import UserError
+from nala_platform.paths import StrPath
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
@@ -32,7 +33,7 @@ class PictureItems(Dataset[Sample]):
         UserError: nothing there.
     """
 
-    def __init__(self, path: str, transform: Callable[[Image.Image], Tensor]) -> None:
+    def __init__(self, path: StrPath, transform: Callable[[Image.Image], Tensor]) -> None:
         root = Path(path).expanduser()
         if not root.exists():
             raise UserError(f"data.predict_path: {root} does not exist: give a picture or a folder of pictures")

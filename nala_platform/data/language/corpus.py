@@ -14,6 +14,7 @@ from nala_platform.data.language.bad_rows import BadRows
 from nala_platform.data.language.text_files import PIECE, Piece, Reader, Reading, read_pieces, whole
 from nala_platform.data.problems import BadFileError, Excluded, Problem, report
 from nala_platform.errors import UserError
+from nala_platform.paths import shown
 
 PARTS: tuple[Part, ...] = ("train", "val", "test")
 LARGE = 1 << 30  # bytes of all files together, from which on files over `SMALL` bytes are known by a few blocks
@@ -132,7 +133,7 @@ class Corpus:
             "documents": f"documents by a hash of their first {PIECE} characters: {share} validation, {share} test",
         }
         return {
-            "root": str(self.root),
+            "root": shown(self.root),
             "content": self.key(),
             "files": {part: len(paths) for part, paths in self.texts.files.items()},
             "files passed over": [self.name(path) for path in self.texts.passed_over],

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch.utils.data import Dataset
 
@@ -19,6 +19,7 @@ from nala_platform.data.language.tokens import Cut, Stream
 from nala_platform.data.loader import Sample
 from nala_platform.data.problems import Excluded
 from nala_platform.errors import UserError, look_up
+from nala_platform.paths import PathOrName, StrPath, shown
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class TextSource:
     """
 
     text_column: str = "text"
-    cache_dir: str | None = None
+    cache_dir: StrPath | None = None
     hold_out: float | None = None
     bad_rows: int = 0
     stride: int | None = None
@@ -75,14 +76,14 @@ class TextData(DataModule):
 
     def __init__(
         self,
-        root: str,
+        root: StrPath,
         layout: str = "text_files",
-        tokenizer: str = "bpe",
+        tokenizer: Literal["bpe", "bytes"] | PathOrName = "bpe",
         vocab_size: int | None = None,
         context: int = 256,
         batch_size: int = 8,
         source: TextSource = TextSource(),
-        exclude: str | None = None,
+        exclude: StrPath | None = None,
     ) -> None:
         super().__init__(
             batch_size=batch_size, eval_batch_size=batch_size, predict_batch_size=1, num_workers=0, seed=source.seed
@@ -138,7 +139,7 @@ class TextData(DataModule):
             "bad rows left out": self.store.bad.count,
             "tokenizer": made
             if self.tokenizer_name == "bpe"
-            else f"{self.tokenizer_name}, {len(self.tokenizer)} tokens",
+            else f"{shown(self.tokenizer_name)}, {len(self.tokenizer)} tokens",
             "tokenizer sha256": identity(self.tokenizer),
             **self.cut.protocol(),
             "continuation4": f"{continuation.PROTOCOL}; from the first {HEAD} tokens",

@@ -27,6 +27,7 @@ from nala_platform.data.language.tokens import Cut
 from nala_platform.data.loader import Sample
 from nala_platform.data.problems import Excluded
 from nala_platform.errors import UserError, look_up
+from nala_platform.paths import PathOrName, StrPath, shown
 
 
 @dataclass(frozen=True)
@@ -72,14 +73,14 @@ class TokenFileData(DataModule):
 
     def __init__(
         self,
-        root: str,
+        root: StrPath,
         layout: str = "nanogpt",
-        tokenizer: str | None = None,
+        tokenizer: PathOrName | None = None,
         vocab_size: int | None = None,
         context: int = 1024,
         batch_size: int = 8,
         source: TokenSource = TokenSource(),
-        exclude: str | None = None,
+        exclude: StrPath | None = None,
     ) -> None:
         super().__init__(
             batch_size=batch_size, eval_batch_size=batch_size, predict_batch_size=1, num_workers=0, seed=source.seed
@@ -118,7 +119,7 @@ class TokenFileData(DataModule):
         return {
             "data": "token files",
             "layout": self.layout,
-            "root": str(self.root),
+            "root": shown(self.root),
             "content": self._content,
             "files": {part: len(files) for part, files in self.ready.files.items()},
             "split": "by the names of files",
@@ -128,7 +129,7 @@ class TokenFileData(DataModule):
             **documents,
             **bytes_known,
             "bits_per_byte": self._bytes(),
-            "tokenizer": "none: ids" if self.tokenizer_name is None else self.tokenizer_name,
+            "tokenizer": "none: ids" if self.tokenizer_name is None else shown(self.tokenizer_name),
             "tokenizer sha256": None if self.tokenizer_name is None else identity(self.tokenizer),
             "eos": self.eos,
             **self.cut.protocol(),

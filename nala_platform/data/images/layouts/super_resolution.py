@@ -11,6 +11,7 @@ from nala_platform.data.files import check_folder
 from nala_platform.data.images.layouts.super_resolution_pairs import PairSource
 from nala_platform.data.images.pictures import SUFFIXES, split_folder
 from nala_platform.errors import UserError
+from nala_platform.paths import StrPath
 
 PairLayout = Callable[[Path | None, int], dict[str, list[PairSource]]]
 
@@ -99,7 +100,7 @@ SAME = {"bsd100": "b100", "bsds100": "b100"}
 USUAL = {"set5": 5, "set14": 14, "b100": 100, "urban100": 100, "manga109": 109}
 
 
-def find_test_sets(given: str | dict[str, str], scale: int) -> dict[str, tuple[str, PairSource]]:
+def find_test_sets(given: StrPath | dict[str, StrPath], scale: int) -> dict[str, tuple[str, PairSource]]:
     """The test sets that ``data.folders.test_sets`` means: their names and, of each, its naming and its folders.
 
     Names are in small letters, ``bsd100`` and ``bsds100`` are ``b100``; they come as in `USUAL`, others behind.
@@ -111,7 +112,8 @@ def find_test_sets(given: str | dict[str, str], scale: int) -> dict[str, tuple[s
     Raises:
         UserError: a folder that is missing, is none of the namings or more than one; two sets of one name.
     """
-    folders = _below(_place(given)) if isinstance(given, str) else {name: _place(path) for name, path in given.items()}
+    by_name = isinstance(given, dict)
+    folders = {name: _place(path) for name, path in given.items()} if by_name else _below(_place(given))
     found: dict[str, tuple[str, PairSource]] = {}
     for name, folder in folders.items():
         key = SAME.get(name.lower(), name.lower())
@@ -125,7 +127,7 @@ def find_test_sets(given: str | dict[str, str], scale: int) -> dict[str, tuple[s
     return {name: found[name] for name in order}
 
 
-def _place(path: str) -> Path:
+def _place(path: StrPath) -> Path:
     return Path(path).expanduser().absolute()
 
 
