@@ -44,7 +44,7 @@ from nala_platform.setting_errors import components, refuse_null
 
 # The processes that Lightning starts for DDP run this same command; they find the first one's folder here.
 FOLDER_VARIABLE = "NALA_RUN_FOLDER"
-_Checkpoint = Literal["best", "last", "hpc", "registry"] | PathOrName | None
+_Checkpoint = Literal["best", "last", "hpc", "registry"] | str | PathOrName | None
 
 
 def run(words: list[str]) -> None:

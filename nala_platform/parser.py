@@ -23,7 +23,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from nala_platform import yaml_files
 from nala_platform.errors import UserError
-from nala_platform.paths import PATH_OR_NAME, absolute, absolute_or_name, is_url, started_in
+from nala_platform.paths import PathOrName, absolute, absolute_or_name, is_url, started_in
 from nala_platform.runs.moved import renamed_values
 
 _read_yaml = get_loader("yaml")
@@ -34,10 +34,6 @@ set_dumper("yaml", yaml_files.dump)
 
 class PathText(str):
     """Stands for ``str | Path`` as the type of a key: an absolute path, as plain text; a URL stays as it is."""
-
-
-class PathOrNameText(str):
-    """Stands for `nala_platform.paths.PathOrName`."""
 
 
 def _text(value: Any) -> str:
@@ -52,11 +48,11 @@ def _path_text(value: Any) -> str:
 
 for _kind, _made in (
     (PathText, _path_text),
-    (PathOrNameText, lambda value: absolute_or_name(_text(value))),
+    (PathOrName, lambda value: absolute_or_name(_text(value))),
     (Path, lambda value: absolute(_text(value))),
 ):
     register_type(_kind, _text, _made, type_check=lambda value, kind: False)  # what is read twice stays what it is
-_TEXT = (str, Path, PathText, PathOrNameText)
+_TEXT = (str, Path, PathText, PathOrName)
 
 
 class _Typed(str):
@@ -123,17 +119,17 @@ def _kinds(hint: Any) -> list[Any]:
 
 
 def _with_paths(hint: Any) -> Any:
-    """``hint`` with the types that stand for a path in place of ``str | Path`` and `PathOrName`; else itself.
+    """``hint`` with the types that stand for a path in place of ``str | Path`` and ``str | PathOrName``; else itself.
 
     >>> _with_paths(dict[str, str | Path] | str | Path | None)
     dict[str, nala_platform.parser.PathText] | nala_platform.parser.PathText | None
     """
     origin, parts = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return PathOrNameText if PATH_OR_NAME in hint.__metadata__ else hint
     if origin not in (Union, UnionType, list, tuple, dict) or not parts:
         return hint
     new = [_with_paths(part) for part in parts]
+    if PathOrName in new:
+        new = [part for part in new if part is not str]
     if origin in (Union, UnionType) and str in new and any(part in (Path, os.PathLike) for part in new):
         new = [PathText if part is str else part for part in new if part not in (Path, os.PathLike)]
     if all(one is other for one, other in zip(new, parts, strict=False)) and len(new) == len(parts):

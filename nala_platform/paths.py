@@ -2,7 +2,7 @@
 
 A parameter says by its type that it is a path: `StrPath`, or ``pathlib.Path``. The command line expands ``~`` in it,
 makes it absolute, and so stores, compares and hands on the same place from whatever folder the next command is started.
-A parameter of type `PathOrName` takes a path too, or the name of something that is no file.
+A parameter of type ``str | PathOrName`` takes a path too, or the name of something that is no file.
 """
 
 import os
@@ -12,16 +12,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated
 
 StrPath = str | Path
 """A path on disk."""
-PATH_OR_NAME = "a path or a name"
-PathOrName = Annotated[str, PATH_OR_NAME]
-"""A path on disk if it is written as one (``~/x``, ``/x``, ``./x``, ``../x``) or something is there; else a name."""
 
 _URL = re.compile(r"[A-Za-z][\w+.-]+://")
 _started_in: ContextVar[str | None] = ContextVar("started_in", default=None)
+
+
+class PathOrName(str):
+    """A path on disk if it is written as one (``~/x``, ``/x``, ``./x``, ``../x``) or something is there; else a name.
+
+    As a type it stands beside ``str``, which is what a value is.
+    """
 
 
 def absolute(path: StrPath) -> Path:

@@ -24,13 +24,16 @@ def renamed(text: str) -> str:
 
 
 def renamed_values(value: Any) -> Any:
-    """A value of a configuration, or all of it, with each text that is the name of such a class renamed; others stay.
+    """A value of a configuration, or all of it, with the names of such classes renamed; other texts stay.
 
     >>> renamed_values({"class_path": "nala_platform.data.digits.DigitsData", "prompt": "use data.digits.DigitsData"})
     {'class_path': 'nala_platform.data.images.digits.DigitsData', 'prompt': 'use data.digits.DigitsData'}
     """
     if isinstance(value, dict):
-        return {key: renamed_values(entry) for key, entry in value.items()}
+        return {
+            key: entry if isinstance(entry, str) and key != "class_path" else renamed_values(entry)
+            for key, entry in value.items()
+        }
     if isinstance(value, list):
         return [renamed_values(entry) for entry in value]
     is_name = isinstance(value, str) and re.fullmatch(r"nala_platform[.\w]+", value) is not None

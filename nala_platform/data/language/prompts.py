@@ -29,7 +29,7 @@ class PromptData(DataModule):
             skipped and named, as any bad file of a prediction is.
     """
 
-    def __init__(self, tokenizer: PathOrName, prompt: str = "", predict_path: StrPath | None = None) -> None:
+    def __init__(self, tokenizer: str | PathOrName, prompt: str = "", predict_path: StrPath | None = None) -> None:
         super().__init__(batch_size=1, eval_batch_size=1, predict_batch_size=1, num_workers=0, seed=None)
         if prompt and predict_path is not None:
             raise UserError("data.prompt and data.predict_path cannot both say what to continue: leave one out")

@@ -78,7 +78,7 @@ class TextData(DataModule):
         self,
         root: StrPath,
         layout: str = "text_files",
-        tokenizer: Literal["bpe", "bytes"] | PathOrName = "bpe",
+        tokenizer: Literal["bpe", "bytes"] | str | PathOrName = "bpe",
         vocab_size: int | None = None,
         context: int = 256,
         batch_size: int = 8,

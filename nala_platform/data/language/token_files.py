@@ -75,7 +75,7 @@ class TokenFileData(DataModule):
         self,
         root: StrPath,
         layout: str = "nanogpt",
-        tokenizer: PathOrName | None = None,
+        tokenizer: str | PathOrName | None = None,
         vocab_size: int | None = None,
         context: int = 1024,
         batch_size: int = 8,
