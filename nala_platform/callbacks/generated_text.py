@@ -10,6 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from transformers import TextStreamer
 
 from nala_platform.errors import UserError
+from nala_platform.paths import shown
 from nala_platform.runs import CHECKPOINTS, TOKENIZER, write_atomic
 
 
@@ -74,7 +75,7 @@ class GeneratedText(Callback):
             path = Path(trainer.default_root_dir) / "predictions.txt"
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, "\n".join(self._texts) + "\n")
-            print(f"predictions: {path}", file=sys.stderr)
+            print(f"predictions: {shown(path)}", file=sys.stderr)
 
 
 def _check(folder: Path, tokenizer: Any) -> None:

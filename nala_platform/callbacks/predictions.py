@@ -15,6 +15,7 @@ from PIL import Image
 from nala_platform.callbacks.files import take_files
 from nala_platform.callbacks.pictures import Palette, colourise, displayable
 from nala_platform.errors import UserError
+from nala_platform.paths import shown
 
 
 class ClassificationCSV(Callback):
@@ -44,7 +45,7 @@ class ClassificationCSV(Callback):
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say where the result is."""
         if trainer.is_global_zero:
-            print(f"predictions: {self.path}")
+            print(f"predictions: {shown(self.path)}")
 
     def _append(self, rows: list[Sequence[str]]) -> None:
         with self.path.open("a", newline="", encoding="utf-8", errors="surrogateescape") as file:
@@ -89,7 +90,7 @@ class SegmentationPNG(Callback):
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say where the result is."""
         if trainer.is_global_zero:
-            print(f"predictions: {_folder(trainer)} (a mask and an overlay an image)")
+            print(f"predictions: {shown(_folder(trainer))} (a mask and an overlay an image)")
 
 
 def _index_picture(index_HW: np.ndarray, palette: Palette) -> Image.Image:

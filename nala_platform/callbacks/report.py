@@ -97,7 +97,7 @@ class Report(Callback):
             console.print(f"{len(absent)} classes occur neither in truth nor in prediction and are in no mean: {few}")
         for text in note.values():
             console.print(text, soft_wrap=True, highlight=False)
-        console.print(f"run folder: {folder}", soft_wrap=True, highlight=False)
+        console.print(f"run folder: {paths.shown(folder)}", soft_wrap=True, highlight=False)
 
 
 def _table(

@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from nala_platform.callbacks.files import take_files
+from nala_platform.paths import shown
 from nala_platform.runs import save_figure
 from nala_platform.similarity import SuperResolutionScores
 
@@ -116,7 +117,7 @@ class SuperResolutionPNG(Callback):
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say where the result is."""
         if trainer.is_global_zero:
-            print(f"predictions: {trainer.default_root_dir} ({self._count} enlarged images)")
+            print(f"predictions: {shown(trainer.default_root_dir)} ({self._count} enlarged images)")
 
 
 def eight_bit(image_3HW: Tensor) -> np.ndarray:
