@@ -12,6 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.console import Console
 from rich.table import Table
 
+from nala_platform import paths
 from nala_platform.callbacks.bad_samples import BadSamples
 from nala_platform.callbacks.checkpoint import RunCheckpoint
 from nala_platform.callbacks.costs import Costs
