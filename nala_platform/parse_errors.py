@@ -5,6 +5,7 @@ the innermost ones. The shapes handled here are those of jsonargparse 4.53, each
 beginning is passed on, on one line.
 """
 
+import contextlib
 import dataclasses
 import inspect
 import re
@@ -12,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
 
+import yaml
 from jsonargparse import ArgumentParser
 
 from nala_platform import yaml_files
@@ -77,7 +79,7 @@ def explain(message: str, words: list[str]) -> str:
     if path and (found := _REQUIRED.search(message)):
         keys = " and ".join(f"--{path}.{key}" for key in found.group(1).strip().split(", "))
         return f"{keys} must be given: there is no default"
-    value = nested.group(2) if nested else _given(message, str(path).split(".")[1:])
+    value = _meant(_loaded(nested.group(2))) if nested else _given(message, str(path).split(".")[1:])
     if path and value is not None:
         return f"{path}: {_refused(path, value, message)}"
     return _loose(message, path)
@@ -136,7 +138,20 @@ def _given(message: str, path: list[str]) -> str | None:
     for part in path:  # from a file comes the whole branch; the path leads to the leaf
         if isinstance(value, dict):
             value = value.get(part, value.get("init_args", {}).get(part))
-    return repr(value) if values else None
+    return _meant(value) if values else None
+
+
+def _meant(value: Any) -> str:
+    """A value as a message shows it: what is typed reaches a key as text, and is told as the value that it means."""
+    meant = _loaded(value) if isinstance(value, str) else value
+    return repr(value if meant is None else meant)
+
+
+def _loaded(text: str) -> Any:
+    """The value of a text of YAML; the text itself where it is none."""
+    with contextlib.suppress(yaml.YAMLError):
+        return yaml_files.load(text)
+    return text
 
 
 def _unknown(path: str, words: list[str]) -> str:
