@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from nala_platform.callbacks.files import take_files
+from nala_platform.callbacks.pictures import NO_TICKS
 from nala_platform.paths import shown
 from nala_platform.runs import save_figure
 from nala_platform.similarity import SuperResolutionScores
@@ -82,7 +83,7 @@ class SuperResolutionPictures(Callback):
             return
         shown, self._shown, self._kept = self._shown, [], Counter()
         figure = Figure(figsize=(9.6, 2.55 * len(shown) + 0.5), layout="constrained")
-        grid = figure.subplots(len(shown), 4, squeeze=False)
+        grid = figure.subplots(len(shown), 4, squeeze=False, subplot_kw=NO_TICKS)
         for line, row in zip(grid, shown, strict=True):
             for axes, picture in zip(line, (row.bicubic, row.ours, row.truth), strict=False):
                 axes.imshow(picture, interpolation="nearest")
