@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nala_platform.argv import CONF, conf_file
+from nala_platform.argv import CONF
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")])
