@@ -65,8 +65,9 @@ def path(text: str) -> Path:
 def positive(text: str) -> int:
     """A whole number from 1 up, as the ``type`` of an argument.
 
-    >>> positive("3")
-    3
+    Examples:
+        >>> positive("3")
+        3
     """
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 up")
@@ -76,8 +77,9 @@ def positive(text: str) -> int:
 def seconds(text: str) -> float:
     """A length of time above 0, as the ``type`` of an argument.
 
-    >>> seconds("1.5")
-    1.5
+    Examples:
+        >>> seconds("1.5")
+        1.5
     """
     try:
         value = float(text)

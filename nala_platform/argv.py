@@ -126,8 +126,9 @@ def expand(argv: list[str]) -> list[str]:
 def _with_texts(words: list[str]) -> list[str]:
     """``--flag ---`` as ``--flag=---``: a text may begin with a dash.
 
-    >>> _with_texts(["--name", "-- a", "--model.final", "-1e-3", "--x", "--y", "z"])
-    ['--name=-- a', '--model.final=-1e-3', '--x', '--y', 'z']
+    Examples:
+        >>> _with_texts(["--name", "-- a", "--model.final", "-1e-3", "--x", "--y", "z"])
+        ['--name=-- a', '--model.final=-1e-3', '--x', '--y', 'z']
     """
     joined: list[str] = []
     for word in words:

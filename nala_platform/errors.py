@@ -117,8 +117,9 @@ _UNREADABLE = (*_NO_RIGHT, errno.EIO, errno.ESTALE, errno.EISDIR, errno.ENOTDIR,
 def storage_error(what: object, error: OSError) -> StorageError:
     """The `StorageError` for ``what`` that could not be written, with the fix.
 
-    >>> str(storage_error("a.csv", OSError(errno.ENOSPC, "No space left on device")))
-    'cannot write a.csv: No space left on device: make room there'
+    Examples:
+        >>> str(storage_error("a.csv", OSError(errno.ENOSPC, "No space left on device")))
+        'cannot write a.csv: No space left on device: make room there'
     """
     fix = "make room there" if error.errno in _NO_ROOM else "see that this user may write there"
     return StorageError(f"cannot write {what}: {error.strerror or error}: {fix}")
@@ -154,8 +155,9 @@ def _is_unwritable(path: str) -> bool:
 def near(word: str, known: Iterable[str]) -> str:
     """``; did you mean 'x'?`` for the nearest of ``known``, or one that begins with ``word``; else a full stop.
 
-    >>> near("sge", ["cls", "seg"]), near("seed", ["data", "seed_everything"])
-    ("; did you mean 'seg'?", "; did you mean 'seed_everything'?")
+    Examples:
+        >>> near("sge", ["cls", "seg"]), near("seed", ["data", "seed_everything"])
+        ("; did you mean 'seg'?", "; did you mean 'seed_everything'?")
     """
     names = list(known)
     matches = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
@@ -166,8 +168,9 @@ def near(word: str, known: Iterable[str]) -> str:
 def look_up(table: Mapping[str, Row], name: str, *, option: str) -> Row:
     """``table[name]``; an unknown name is a `UserError` with the nearest and all known names.
 
-    >>> look_up({"nala": 1, "softmax": 2}, "softmax", option="attention")
-    2
+    Examples:
+        >>> look_up({"nala": 1, "softmax": 2}, "softmax", option="attention")
+        2
     """
     if name not in table:
         raise UserError(f"{option}={name!r} is unknown{near(str(name), table)} Known: {', '.join(table)}")

@@ -74,10 +74,11 @@ def _explained(error: Exception, checkpoint: str | None, config: Namespace | Non
 def _misfit(said: str, checkpoint: str | None) -> str | None:
     """What to say when weights do not fit the network; None: torch's message means something else.
 
-    >>> said = "size mismatch for network.w: copying a param with shape torch.Size([2, 3]) from checkpoint, the shape"
-    >>> said = f"Error(s) in loading state_dict for Task:\\n\\t{said} in current model is torch.Size([4, 3])."
-    >>> _misfit(said, "a.ckpt").partition(": give")[0]
-    'a.ckpt does not fit this network: network.w is (2, 3) there and (4, 3) here'
+    Examples:
+        >>> said = "size mismatch for network.w: copying a param with shape torch.Size([2, 3]) from checkpoint, the"
+        >>> said = f"Error(s) in loading state_dict for T:\\n\\t{said} shape in current model is torch.Size([4, 3])."
+        >>> _misfit(said, "a.ckpt").partition(": give")[0]
+        'a.ckpt does not fit this network: network.w is (2, 3) there and (4, 3) here'
     """
     if (found := _MISFIT.search(said)) is None:
         return None

@@ -37,9 +37,10 @@ def parameter_groups(network: nn.Module) -> list[dict[str, Any]]:
         ``[{"params": decayed}, {"params": undecayed, "weight_decay": 0.0}]``, empty groups left out. The first group
         takes the optimizer's own ``weight_decay``.
 
-    >>> groups = parameter_groups(nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2)))
-    >>> [len(group["params"]) for group in groups]
-    [1, 3]
+    Examples:
+        >>> groups = parameter_groups(nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2)))
+        >>> [len(group["params"]) for group in groups]
+        [1, 3]
     """
     listed = _listed_without_decay(network)
     decayed, undecayed = [], []
@@ -133,8 +134,9 @@ def warmup_cosine(step: int, *, total_steps: int, warmup_steps: int, final: floa
     ``final + (1 - final) * (1 + cos(pi * t)) / 2`` with ``t`` the share of the remaining steps done. Never zero
     before the end, and constant at ``final`` after it. Loshchilov & Hutter, arXiv 1608.03983 (without restarts).
 
-    >>> [round(warmup_cosine(s, total_steps=6, warmup_steps=2, final=0.0), 3) for s in range(7)]
-    [0.333, 0.667, 1.0, 0.854, 0.5, 0.146, 0.0]
+    Examples:
+        >>> [round(warmup_cosine(s, total_steps=6, warmup_steps=2, final=0.0), 3) for s in range(7)]
+        [0.333, 0.667, 1.0, 0.854, 0.5, 0.146, 0.0]
     """
     if step < warmup_steps:
         return (step + 1) / (warmup_steps + 1)
@@ -149,8 +151,9 @@ def warmup_poly(step: int, *, total_steps: int, warmup_steps: int, power: float,
     with ``t`` the share of the remaining steps done; constant at ``final`` after the end. The "poly" of segmentation
     (Chen et al. 2017, arXiv 1606.00915), there without warm-up.
 
-    >>> [round(warmup_poly(s, total_steps=6, warmup_steps=2, power=1.0, final=0.0), 3) for s in range(7)]
-    [0.333, 0.667, 1.0, 0.75, 0.5, 0.25, 0.0]
+    Examples:
+        >>> [round(warmup_poly(s, total_steps=6, warmup_steps=2, power=1.0, final=0.0), 3) for s in range(7)]
+        [0.333, 0.667, 1.0, 0.75, 0.5, 0.25, 0.0]
     """
     if step < warmup_steps:
         return (step + 1) / (warmup_steps + 1)
@@ -261,8 +264,9 @@ def schedule_refusal(name: str) -> str | None:
     Args:
         name: a class path, or a class of torch, transformers or this module by its short name.
 
-    >>> schedule_refusal("StepLR").partition(" where ")[0], schedule_refusal("CosineAnnealingLR")
-    ('model.schedule: StepLR takes step_size', None)
+    Examples:
+        >>> schedule_refusal("StepLR").partition(" where ")[0], schedule_refusal("CosineAnnealingLR")
+        ('model.schedule: StepLR takes step_size', None)
     """
     if (kind := _schedule_of(name)) is None:
         return None

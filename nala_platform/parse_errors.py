@@ -172,8 +172,9 @@ def _unknown(path: str, words: list[str]) -> str:
 def keys_under(parent: str, words: list[str]) -> list[str]:
     """The keys below ``parent`` (dotted, empty for the top) for the classes that this command line names.
 
-    >>> keys_under("model.schedule", ["fit", "--model.schedule", "nala_platform.optim.WarmupCosine"])
-    ['warmup', 'final']
+    Examples:
+        >>> keys_under("model.schedule", ["fit", "--model.schedule", "nala_platform.optim.WarmupCosine"])
+        ['warmup', 'final']
     """
     if not parent:
         return [

@@ -108,8 +108,9 @@ class _Choice(str):
 def _kinds(hint: Any) -> list[Any]:
     """The types that ``hint`` allows, one by one.
 
-    >>> _kinds(str | Literal["a"] | None)
-    [<class 'str'>, 'a', <class 'NoneType'>]
+    Examples:
+        >>> _kinds(str | Literal["a"] | None)
+        [<class 'str'>, 'a', <class 'NoneType'>]
     """
     if get_origin(hint) in (Union, UnionType):
         return [kind for part in get_args(hint) for kind in _kinds(part)]
@@ -121,8 +122,9 @@ def _kinds(hint: Any) -> list[Any]:
 def _with_paths(hint: Any) -> Any:
     """``hint`` with the types that stand for a path in place of ``str | Path`` and ``str | PathOrName``; else itself.
 
-    >>> _with_paths(dict[str, str | Path] | str | Path | None)
-    dict[str, nala_platform.parser.PathText] | nala_platform.parser.PathText | None
+    Examples:
+        >>> _with_paths(dict[str, str | Path] | str | Path | None)
+        dict[str, nala_platform.parser.PathText] | nala_platform.parser.PathText | None
     """
     origin, parts = get_origin(hint), get_args(hint)
     if origin not in (Union, UnionType, list, tuple, dict) or not parts:

@@ -47,8 +47,9 @@ def absolute(path: StrPath) -> Path:
 def absolute_or_name(text: str) -> str:
     """A `PathOrName` as it is stored.
 
-    >>> absolute_or_name("gpt2"), absolute_or_name("/data/../tokenizer")
-    ('gpt2', '/tokenizer')
+    Examples:
+        >>> absolute_or_name("gpt2"), absolute_or_name("/data/../tokenizer")
+        ('gpt2', '/tokenizer')
     """
     is_written_so = text in ("~", ".", "..") or text.startswith(("~", "/", "./", "../"))
     if not text or not (is_written_so or os.path.lexists(os.path.join(_started_in.get() or "", text))):
@@ -74,8 +75,9 @@ def started_in(folder: str) -> Iterator[None]:
 def shown(path: StrPath) -> str:
     """``path`` for people: relative to the present folder where it lies below it.
 
-    >>> shown(Path.cwd() / "runs" / "a"), shown("/tmp")
-    ('runs/a', '/tmp')
+    Examples:
+        >>> shown(Path.cwd() / "runs" / "a"), shown("/tmp")
+        ('runs/a', '/tmp')
     """
     folder = Path.cwd()
     return str(Path(path).relative_to(folder) if Path(path).is_relative_to(folder) else path)
@@ -84,8 +86,9 @@ def shown(path: StrPath) -> str:
 def quoted(path: StrPath) -> str:
     """``path`` as a part of a command that can be pasted into a shell.
 
-    >>> quoted("my runs/a")
-    "'my runs/a'"
+    Examples:
+        >>> quoted("my runs/a")
+        "'my runs/a'"
     """
     text = shown(path)
     return shlex.quote(f"./{text}" if text.startswith(("-", "~")) else text)

@@ -237,12 +237,14 @@ def _meant(error: BaseException, component: Component, inner: list[_Step]) -> li
 
 def _stands_in(value: str, message: str) -> bool:
     """
-    >>> _stands_in("-1.0", "Invalid learning rate: -1.0"), _stands_in("xla", "'torch_xla>=1' not met")
-    (True, True)
-    >>> _stands_in("transformer-engine", "Requirement 'transformer_engine>=0.11.0' not met")
-    True
-    >>> _stands_in("2", "expects p in [0, 1], but got p=1.25")
-    False
+
+    Examples:
+        >>> _stands_in("-1.0", "Invalid learning rate: -1.0"), _stands_in("xla", "'torch_xla>=1' not met")
+        (True, True)
+        >>> _stands_in("transformer-engine", "Requirement 'transformer_engine>=0.11.0' not met")
+        True
+        >>> _stands_in("2", "expects p in [0, 1], but got p=1.25")
+        False
     """
     value, message = value.replace("_", "-"), message.replace("_", "-")
     if value.isalpha():

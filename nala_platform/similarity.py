@@ -18,8 +18,9 @@ def luma(rgb_N3HW: Tensor) -> Tensor:
 
     ``Y = 16 + (65.481 R + 128.553 G + 24.966 B) / 255``.
 
-    >>> luma(torch.tensor([0.0, 255.0]).repeat(3, 1)[None, :, None]).flatten().tolist()
-    [16.0, 235.0]
+    Examples:
+        >>> luma(torch.tensor([0.0, 255.0]).repeat(3, 1)[None, :, None]).flatten().tolist()
+        [16.0, 235.0]
     """
     factor_3 = torch.tensor((65.481, 128.553, 24.966), dtype=torch.float64, device=rgb_N3HW.device)
     return 16.0 + (rgb_N3HW.double() * factor_3[:, None, None]).sum(1, keepdim=True) / 255.0

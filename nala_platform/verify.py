@@ -132,8 +132,9 @@ def differences(one: Path, other: Path) -> list[str]:
 def difference(one: Any, other: Any, path: str = "") -> str | None:
     """Where two trees of plain values and tensors differ first, to the bit; None if nowhere. NaN equals NaN.
 
-    >>> difference({"a": [1, 2.0]}, {"a": [1, 2.5]})
-    '/a/1: 2.0 and 2.5'
+    Examples:
+        >>> difference({"a": [1, 2.0]}, {"a": [1, 2.5]})
+        '/a/1: 2.0 and 2.5'
     """
     if type(one) is not type(other):
         return f"{path}: {one} and {other}"

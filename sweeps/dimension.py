@@ -80,8 +80,9 @@ class AlphaRange(Dimension):
     def pair(self, start: float, fill: float) -> list[float]:
         """``[l, h]`` of the two numbers.
 
-        >>> AlphaRange("alpha", {}, 0.5, 5.0, 0.25).pair(1.75, 0.5)
-        [1.75, 3.5]
+        Examples:
+            >>> AlphaRange("alpha", {}, 0.5, 5.0, 0.25).pair(1.75, 0.5)
+            [1.75, 3.5]
         """
         room = self.high - start - self.min_width
         return [start, min(self.high, start + self.min_width + fill * room)]  # min: rounding may pass the bound
@@ -235,8 +236,9 @@ def _read_options(given: Any, kind: str, where: str) -> dict[str, Any]:
 def _steps(low: float, high: float, step: float) -> list[float | int]:
     """From ``low`` up to ``high`` at most, as a person counts: in binary, 0.3 is less than three times 0.1.
 
-    >>> _steps(0.1, 0.35, 0.1)
-    [0.1, 0.2, 0.3]
+    Examples:
+        >>> _steps(0.1, 0.35, 0.1)
+        [0.1, 0.2, 0.3]
     """
     first, last, by = (Decimal(str(value)) for value in (low, high, step))
     return [type(low)(first + index * by) for index in range(int((last - first) / by) + 1)]
@@ -245,8 +247,9 @@ def _steps(low: float, high: float, step: float) -> list[float | int]:
 def number(value: Any, where: str, whole: bool = False) -> float | int:
     """``value`` as a float, or as an int; YAML reads ``1e-3`` as text, and a number is meant.
 
-    >>> number("1e-3", "low"), number(3, "low"), number("3", "low", whole=True)
-    (0.001, 3.0, 3)
+    Examples:
+        >>> number("1e-3", "low"), number(3, "low"), number("3", "low", whole=True)
+        (0.001, 3.0, 3)
     """
     try:
         read = float(value) if not isinstance(value, bool) and isinstance(value, int | float | str) else math.nan

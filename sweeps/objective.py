@@ -137,8 +137,9 @@ def checkpoint_choice(task: str, overrides: tuple[str, ...]) -> tuple[str, str]:
 def typed(words: tuple[str, ...], *flags: str) -> list[str]:
     """The values that ``words`` give one of ``flags``, as ``--flag value`` or ``--flag=value``.
 
-    >>> typed(("--config", "a", "-c=b"), "--config", "-c")
-    ['a', 'b']
+    Examples:
+        >>> typed(("--config", "a", "-c=b"), "--config", "-c")
+        ['a', 'b']
     """
     found = []
     for place, word in enumerate(words):

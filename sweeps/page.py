@@ -43,8 +43,9 @@ def page(title: str, parts: Iterable[str]) -> str:
 def section(title: str, *parts: str) -> str:
     """A heading and what stands below it.
 
-    >>> section("Best < all", text("a & b"))
-    '<section>\\n<h2>Best &lt; all</h2>\\n<p>a &amp; b</p>\\n</section>'
+    Examples:
+        >>> section("Best < all", text("a & b"))
+        '<section>\\n<h2>Best &lt; all</h2>\\n<p>a &amp; b</p>\\n</section>'
     """
     return "\n".join(["<section>", f"<h2>{escape(title)}</h2>", *parts, "</section>"])
 

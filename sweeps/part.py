@@ -35,8 +35,9 @@ def read_part(entry: Any, package: str, where: str) -> Part:
     Raises:
         UserError: neither form.
 
-    >>> read_part("GridSampler", "optuna.samplers", "my.yaml: sampler").class_path
-    'optuna.samplers.GridSampler'
+    Examples:
+        >>> read_part("GridSampler", "optuna.samplers", "my.yaml: sampler").class_path
+        'optuna.samplers.GridSampler'
     """
     given = {"class_path": entry} if isinstance(entry, str) else entry
     if not isinstance(given, dict) or not isinstance(given.get("class_path"), str) or not given["class_path"]:

@@ -156,8 +156,9 @@ def pareto_front(losses: Sequence[tuple[float, ...]]) -> set[tuple[float, ...]]:
     One dominates another that it differs from if it is worse in nothing. Sorted, no entry is dominated by a later one,
     and one that is dominated at all is so by one of the front; with two objectives by the last of the front.
 
-    >>> sorted(pareto_front([(1.0, 3.0), (2.0, 2.0), (2.0, 3.0), (1.0, 3.0), (3.0, 1.0)]))
-    [(1.0, 3.0), (2.0, 2.0), (3.0, 1.0)]
+    Examples:
+        >>> sorted(pareto_front([(1.0, 3.0), (2.0, 2.0), (2.0, 3.0), (1.0, 3.0), (3.0, 1.0)]))
+        [(1.0, 3.0), (2.0, 2.0), (3.0, 1.0)]
     """
     front: list[tuple[float, ...]] = []
     for loss in sorted(set(losses)):
@@ -220,8 +221,9 @@ def told(results: Results, trial: FrozenTrial) -> str:
 def number(value: Any) -> str:
     """A value for a person to read.
 
-    >>> number(0.97222), number(503930.0), number(3.2e-5), number(None), number(float("nan")), number("tanh")
-    ('0.9722', '503,930', '3.2e-05', '', 'NaN', 'tanh')
+    Examples:
+        >>> number(0.97222), number(503930.0), number(3.2e-5), number(None), number(float("nan")), number("tanh")
+        ('0.9722', '503,930', '3.2e-05', '', 'NaN', 'tanh')
     """
     if value is None:
         return ""
@@ -235,8 +237,9 @@ def number(value: Any) -> str:
 def duration(seconds: float) -> str:
     """Seconds for a person to read.
 
-    >>> duration(8.25), duration(200), duration(9000)
-    ('8.2 s', '3 min 20 s', '2 h 30 min')
+    Examples:
+        >>> duration(8.25), duration(200), duration(9000)
+        ('8.2 s', '3 min 20 s', '2 h 30 min')
     """
     if seconds < 60:
         return f"{seconds:.1f} s"
@@ -247,8 +250,9 @@ def duration(seconds: float) -> str:
 def short(paths: Sequence[str]) -> list[str]:
     """The shortest end of each dotted path that no other of them shares.
 
-    >>> short(["model.optimizer.lr", "model.network.depth", "model.decoder.depth"])
-    ['lr', 'network.depth', 'decoder.depth']
+    Examples:
+        >>> short(["model.optimizer.lr", "model.network.depth", "model.decoder.depth"])
+        ['lr', 'network.depth', 'decoder.depth']
     """
     found = []
     for path in paths:

@@ -48,8 +48,9 @@ def bounds(values: Sequence[float], objective: Objective) -> Bounds:
     One diverged trial would else leave one colour, and a flat line, for all the others. Where values are of several
     sizes, distances are those of the logarithms, and twice the best's.
 
-    >>> bounds([1.0, 2.0, 3.0, 19.0], Objective("val/loss", "minimize", "best"))
-    Bounds(best=1.0, worst=8.5, is_log=False)
+    Examples:
+        >>> bounds([1.0, 2.0, 3.0, 19.0], Objective("val/loss", "minimize", "best"))
+        Bounds(best=1.0, worst=8.5, is_log=False)
     """
     sign = 1 if objective.direction == "minimize" else -1
     is_log = is_wide(values)

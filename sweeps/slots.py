@@ -32,8 +32,9 @@ def shares(available: list[str], each: int) -> list[list[str]]:
     Raises:
         UserError: a trial wants more devices than there are.
 
-    >>> shares(["0", "1", "2"], 1), shares(["0", "1", "2"], 2)
-    ([['0'], ['1'], ['2']], [['0', '1']])
+    Examples:
+        >>> shares(["0", "1", "2"], 1), shares(["0", "1", "2"], 2)
+        ([['0'], ['1'], ['2']], [['0', '1']])
     """
     if each > len(available):
         raise UserError(f"--devices-per-trial is {each}, but this machine has {len(available)} GPUs")

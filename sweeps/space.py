@@ -86,8 +86,9 @@ class Space:
     def words(self, values: Mapping[str, Any]) -> list[str]:
         """What is typed to ``nala fit`` for ``values``; a key before those below it, as a class before its options.
 
-        >>> Space({"a.b": {"categorical": [1]}, "a": {"categorical": ["x.Y"]}}).words({"a.b": 0.5, "a": "x.Y"})
-        ['--a=x.Y', '--a.b=0.5']
+        Examples:
+            >>> Space({"a.b": {"categorical": [1]}, "a": {"categorical": ["x.Y"]}}).words({"a.b": 0.5, "a": "x.Y"})
+            ['--a=x.Y', '--a.b=0.5']
         """
         ordered = sorted(values.items(), key=lambda item: item[0].count("."))
         return [f"--{path}={value if isinstance(value, str) else json.dumps(value)}" for path, value in ordered]

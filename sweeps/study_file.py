@@ -28,7 +28,8 @@ def read_settings(text: str, where: str) -> dict[str, Any]:
     Raises:
         UserError: no YAML, or no keys; the message begins with ``where``.
 
-    >>> read_settings("space: {lr: [1e-3, 2E4, '1e-3']}", "my.yaml")
-    {'space': {'lr': [0.001, 20000.0, '1e-3']}}
+    Examples:
+        >>> read_settings("space: {lr: [1e-3, 2E4, '1e-3']}", "my.yaml")
+        {'space': {'lr': [0.001, 20000.0, '1e-3']}}
     """
     return yaml_files.load_keys(text, where, example="task: and space:")

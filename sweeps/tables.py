@@ -95,8 +95,9 @@ def over_seeds(results: Results) -> Table | None:
 def mean_and_deviation(values: Sequence[float]) -> str:
     """The mean ± the sample's standard deviation; one value has none.
 
-    >>> mean_and_deviation([0.9, 0.94]), mean_and_deviation([0.9]), mean_and_deviation([])
-    ('0.92 ± 0.028', '0.9 (one run)', '')
+    Examples:
+        >>> mean_and_deviation([0.9, 0.94]), mean_and_deviation([0.9]), mean_and_deviation([])
+        ('0.92 ± 0.028', '0.9 (one run)', '')
     """
     if len(values) < 2:
         return f"{number(values[0])} (one run)" if values else ""

@@ -63,8 +63,9 @@ class Warmup(NamedTuple):
 def longest_warmup(space: Space) -> Warmup:
     """The longest warm-up that a trial of ``space`` can have, by its dimensions, conditional or not.
 
-    >>> longest_warmup(Space({"model.schedule.warmup": {"float": {"low": 0.0, "high": 0.4}}}))
-    Warmup(steps=0.0, share=0.4, epochs=0.0)
+    Examples:
+        >>> longest_warmup(Space({"model.schedule.warmup": {"float": {"low": 0.0, "high": 0.4}}}))
+        Warmup(steps=0.0, share=0.4, epochs=0.0)
     """
     found = [_read(name, value) for each in space.dimensions for name, value in _named(each)]
     return Warmup(*(max(lengths) for lengths in zip(Warmup(), *found, strict=True)))

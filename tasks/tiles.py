@@ -46,8 +46,9 @@ def upscale_tiled(network: Callable[[Tensor], Tensor], image_BCHW: Tensor, *, sc
 def windows(length: int, tile: int) -> list[tuple[int, int]]:
     """First and last (exclusive) pixels of the fewest equal windows that cover ``length`` and overlap enough.
 
-    >>> windows(100, 64), windows(50, 64)
-    ([(0, 64), (36, 100)], [(0, 50)])
+    Examples:
+        >>> windows(100, 64), windows(50, 64)
+        ([(0, 64), (36, 100)], [(0, 50)])
     """
     if length <= tile:
         return [(0, length)]

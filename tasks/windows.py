@@ -162,8 +162,9 @@ def slide(network: Network, image_BCYX: Tensor, crop: tuple[int, int], stride: t
 def window_starts(length: int, crop: int, stride: int) -> list[int]:
     """First pixels of windows of ``crop`` pixels, every ``stride``; the last one is moved back to end with the image.
 
-    >>> window_starts(100, 64, 40), window_starts(104, 64, 40), window_starts(105, 64, 40), window_starts(50, 64, 40)
-    ([0, 36], [0, 40], [0, 40, 41], [0])
+    Examples:
+        >>> [window_starts(size, 64, 40) for size in (100, 104, 105, 50)]
+        [[0, 36], [0, 40], [0, 40, 41], [0]]
     """
     if length <= crop:
         return [0]

@@ -28,11 +28,10 @@ from nala_platform.errors import (
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_readme_lists_the_exit_codes_that_there_are():
-    text = " ".join((ROOT / "README.md").read_text().split())
-    listed = re.search(r"Exit codes: (.*?), 128 \+ n ended by signal n\.", text)
-    assert listed is not None
-    assert [int(number) for number in re.findall(r"(?:^|, )(\d+) ", listed[1])] == list(ExitCode)
+def test_the_guide_lists_the_exit_codes_that_there_are():
+    text = (ROOT / "docs" / "guides" / "resume.md").read_text(encoding="utf-8")
+    assert [int(number) for number in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)] == list(ExitCode)
+    assert "| 128 + n | ended by signal n |" in text
 
 
 @pytest.mark.parametrize(

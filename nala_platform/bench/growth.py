@@ -7,8 +7,9 @@ from collections.abc import Sequence
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float | None:
     """The slope of the least-squares line through (log size, log value); None for fewer than two sizes.
 
-    >>> round(exponent([64, 256, 1024], [3 * n**1.5 for n in (64, 256, 1024)]), 6)
-    1.5
+    Examples:
+        >>> round(exponent([64, 256, 1024], [3 * n**1.5 for n in (64, 256, 1024)]), 6)
+        1.5
     """
     if len(set(sizes)) < 2:
         return None
@@ -23,8 +24,9 @@ def quadratic(points: Sequence[tuple[float, float]], size: float) -> float:
 
     For memory that holds an N x N matrix beside what grows with N.
 
-    >>> quadratic([(1, 7.0), (10, 2 * 10 + 3 * 10**2), (20, 2 * 20 + 3 * 20**2)], 100)
-    30200.0
+    Examples:
+        >>> quadratic([(1, 7.0), (10, 2 * 10 + 3 * 10**2), (20, 2 * 20 + 3 * 20**2)], 100)
+        30200.0
     """
     (n, at_n), (m, at_m) = sorted(points)[-2:]
     square = (at_m / m - at_n / n) / (m - n)
@@ -34,8 +36,9 @@ def quadratic(points: Sequence[tuple[float, float]], size: float) -> float:
 def linear(points: Sequence[tuple[float, float]], size: float) -> float:
     """What ``a + b n`` through the two largest of ``points`` (size, value) gives at ``size``.
 
-    >>> linear([(10, 25.0), (20, 45.0)], 100)
-    205.0
+    Examples:
+        >>> linear([(10, 25.0), (20, 45.0)], 100)
+        205.0
     """
     (n, at_n), (m, at_m) = sorted(points)[-2:]
     return at_m + (at_m - at_n) / (m - n) * (size - m)

@@ -137,8 +137,9 @@ def free_bytes(device: str) -> int:
 def readable(count: float) -> str:
     """Bytes, as a person reads them.
 
-    >>> readable(12_582_912), readable(3.2e10)
-    ('12.6 MB', '32.0 GB')
+    Examples:
+        >>> readable(12_582_912), readable(3.2e10)
+        ('12.6 MB', '32.0 GB')
     """
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 

@@ -64,8 +64,9 @@ def digest(path: Path, *, whole: int = WHOLE, block: int = BLOCK, blocks: int = 
 def key(**facts: Any) -> str:
     """A name for what the facts (plain values) determine together with `FORMAT`: 32 hexadecimal digits.
 
-    >>> key(a=1) == key(a=1) != key(a=2)
-    True
+    Examples:
+        >>> key(a=1) == key(a=1) != key(a=2)
+        True
     """
     text = json.dumps(facts | {"format": FORMAT}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]

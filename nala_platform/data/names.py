@@ -12,8 +12,9 @@ from pathlib import Path
 def composed(name: str) -> str:
     """The name in NFC; bytes that are no text stay what they are.
 
-    >>> composed("e\\u0301") == "\\xe9"
-    True
+    Examples:
+        >>> composed("e\\u0301") == "\\xe9"
+        True
     """
     return unicodedata.normalize("NFC", name)
 
@@ -21,8 +22,9 @@ def composed(name: str) -> str:
 def small_suffix(name: str) -> str:
     """The name with its suffix in small letters.
 
-    >>> small_suffix("DSC_1.JPG")
-    'DSC_1.jpg'
+    Examples:
+        >>> small_suffix("DSC_1.JPG")
+        'DSC_1.jpg'
     """
     stem, suffix = os.path.splitext(name)
     return stem + suffix.lower()

@@ -36,10 +36,11 @@ class Draw(NamedTuple):
 def permutation(size: int, seed: int, epoch: int) -> np.ndarray:
     """The order of an epoch: the indices ``0..size-1`` as int64 ``(N,)``, sorted by their hashes.
 
-    >>> permutation(6, seed=0, epoch=0).tolist() == permutation(6, seed=0, epoch=0).tolist()
-    True
-    >>> sorted(permutation(6, seed=0, epoch=1).tolist())
-    [0, 1, 2, 3, 4, 5]
+    Examples:
+        >>> permutation(6, seed=0, epoch=0).tolist() == permutation(6, seed=0, epoch=0).tolist()
+        True
+        >>> sorted(permutation(6, seed=0, epoch=1).tolist())
+        [0, 1, 2, 3, 4, 5]
     """
     stream = _hash(seed, _ORDER, epoch)
     return np.argsort(_scramble((np.arange(size, dtype=np.uint64) + stream) & _MASK), kind="stable")

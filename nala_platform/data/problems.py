@@ -41,8 +41,9 @@ def _is_no_text(letter: str) -> bool:
 def printable(text: str) -> str:
     """The text in one line that any terminal takes: line breaks, and bytes of a file name that are no text, escaped.
 
-    >>> printable("a\\nb.png")
-    'a\\\\nb.png'
+    Examples:
+        >>> printable("a\\nb.png")
+        'a\\\\nb.png'
     """
     return "".join(
         letter.encode("unicode_escape").decode("ascii") if unicodedata.category(letter) in _ESCAPED else letter

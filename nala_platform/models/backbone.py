@@ -74,8 +74,9 @@ def nala_options(
         direction: split or cosine.
         learn_alpha: learn low and high for each head of the NaLa stages.
 
-    >>> nala_options(attention="relu")
-    {'attention': 'relu'}
+    Examples:
+        >>> nala_options(attention="relu")
+        {'attention': 'relu'}
     """
     return _given(
         attention=attention,

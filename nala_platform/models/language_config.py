@@ -63,8 +63,9 @@ class NaLaConfig(PreTrainedConfig):
     def from_size(cls, size: str, **overrides: Any) -> "NaLaConfig":
         """The configuration of a named size (`SIZES`), with what ``overrides`` changes.
 
-        >>> NaLaConfig.from_size("nano", vocab_size=2048).hidden_size
-        128
+        Examples:
+            >>> NaLaConfig.from_size("nano", vocab_size=2048).hidden_size
+            128
         """
         return cls(**(look_up(SIZES, size, option="size") | overrides))
 

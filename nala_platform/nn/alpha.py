@@ -32,8 +32,9 @@ class LearnedAlphaRange(nn.Module):
     Raises:
         UserError: ``alpha_range`` outside the bounds, or narrower than ``MIN_WIDTH``.
 
-    >>> LearnedAlphaRange(2, (1.5, 4.5))()[1].tolist()
-    [4.5, 4.5]
+    Examples:
+        >>> LearnedAlphaRange(2, (1.5, 4.5))()[1].tolist()
+        [4.5, 4.5]
     """
 
     def __init__(self, heads: int, alpha_range: tuple[float, float]) -> None:

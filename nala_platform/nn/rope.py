@@ -29,9 +29,10 @@ def rotary_tables(
     Raises:
         UserError: a head size that four does not divide.
 
-    >>> cos, sin = rotary_tables(2, 3, 8, device=torch.device("cpu"))
-    >>> cos.shape, [round(angle, 4) for angle in torch.asin(sin[4]).tolist()]  # token 4 is row 1, column 1
-    (torch.Size([6, 8]), [1.0, 1.0, 0.0001, 0.0001, 1.0, 1.0, 0.0001, 0.0001])
+    Examples:
+        >>> cos, sin = rotary_tables(2, 3, 8, device=torch.device("cpu"))
+        >>> cos.shape, [round(angle, 4) for angle in torch.asin(sin[4]).tolist()]  # token 4 is row 1, column 1
+        (torch.Size([6, 8]), [1.0, 1.0, 0.0001, 0.0001, 1.0, 1.0, 0.0001, 0.0001])
     """
     if head_size % 4:
         raise UserError(f"the head size must be a multiple of 4 for 2-D rotary tables, got {head_size}")

@@ -37,8 +37,9 @@ def compare(stored: Mapping[str, Any], wanted: Mapping[str, Any], resets: tuple[
         wanted: the configuration with what was typed.
         resets: see `nala_platform.callbacks.resume.ExactResume`.
 
-    >>> [tuple(c) for c in compare({"trainer": {"max_epochs": 2}}, {"trainer": {"max_epochs": 3}}, ())]
-    [('trainer.max_epochs', 2, 3, 'applied', '')]
+    Examples:
+        >>> [tuple(c) for c in compare({"trainer": {"max_epochs": 2}}, {"trainer": {"max_epochs": 3}}, ())]
+        [('trainer.max_epochs', 2, 3, 'applied', '')]
     """
     old, new = dict(_leaves(stored)), dict(_leaves(wanted))
     changes = []
@@ -59,8 +60,9 @@ def appended_again(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict
     Returns:
         The places of the repeated entries, by key of the list.
 
-    >>> appended_again({"trainer": {"callbacks": ["a", "b"]}}, {"trainer": {"callbacks": ["a", "b", "c", "b"]}})
-    {'trainer.callbacks': [3]}
+    Examples:
+        >>> appended_again({"trainer": {"callbacks": ["a", "b"]}}, {"trainer": {"callbacks": ["a", "b", "c", "b"]}})
+        {'trainer.callbacks': [3]}
     """
     old, found = dict(_leaves(stored)), {}
     for key, new in _leaves(wanted):

@@ -81,10 +81,11 @@ def refuse_incomplete(
 def difference(value: Any, template: Template, path: str = "") -> str | None:
     """Where ``value`` is not what ``template`` says; None: nowhere.
 
-    >>> difference({"nala": {"random": [1]}}, {"nala": {"random": [str]}})
-    'nala/random/0 is an int, not a str'
-    >>> difference({}, {"nala": dict})
-    'nala is missing'
+    Examples:
+        >>> difference({"nala": {"random": [1]}}, {"nala": {"random": [str]}})
+        'nala/random/0 is an int, not a str'
+        >>> difference({}, {"nala": dict})
+        'nala is missing'
     """
     kinds = template if isinstance(template, tuple) else (template if isinstance(template, type) else type(template),)
     if not isinstance(value, kinds):

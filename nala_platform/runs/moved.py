@@ -17,8 +17,9 @@ _CLASS = re.compile(rf"\b({'|'.join(map(re.escape, MOVED))})(?=\.[A-Z])")
 def renamed(text: str) -> str:
     """A word of a command line, or the text of a configuration, with each class named by the place where it is now.
 
-    >>> renamed("class_path: nala_platform.data.digits.DigitsData")
-    'class_path: nala_platform.data.images.digits.DigitsData'
+    Examples:
+        >>> renamed("class_path: nala_platform.data.digits.DigitsData")
+        'class_path: nala_platform.data.images.digits.DigitsData'
     """
     return _CLASS.sub(lambda found: MOVED[found[1]], text)
 
@@ -26,8 +27,9 @@ def renamed(text: str) -> str:
 def renamed_values(value: Any) -> Any:
     """A value of a configuration, or all of it, with the names of such classes renamed; other texts stay.
 
-    >>> renamed_values({"class_path": "nala_platform.data.digits.DigitsData", "prompt": "use data.digits.DigitsData"})
-    {'class_path': 'nala_platform.data.images.digits.DigitsData', 'prompt': 'use data.digits.DigitsData'}
+    Examples:
+        >>> renamed_values({"class_path": "nala_platform.data.digits.DigitsData", "prompt": "a data.digits.DigitsData"})
+        {'class_path': 'nala_platform.data.images.digits.DigitsData', 'prompt': 'a data.digits.DigitsData'}
     """
     if isinstance(value, dict):
         return {

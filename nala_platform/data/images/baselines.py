@@ -55,8 +55,9 @@ def mean_iou(predicted_N: np.ndarray, truth_N: np.ndarray, num_classes: int) -> 
 
     A class in neither prediction nor truth is left out.
 
-    >>> mean_iou(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 255]), 3)
-    0.5
+    Examples:
+        >>> mean_iou(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 255]), 3)
+        0.5
     """
     counted = truth_N != IGNORED
     pair_N = truth_N[counted].astype(np.int64) * num_classes + predicted_N[counted]

@@ -24,8 +24,9 @@ def wide_encoding(head: bytes) -> str | None:
 
     A byte-order mark tells; without one, NULs at half or three quarters of the places, always the same ones.
 
-    >>> wide_encoding("text".encode("utf-16")), wide_encoding("text".encode("utf-16-be")), wide_encoding(b"text")
-    ('UTF-16', 'UTF-16BE', None)
+    Examples:
+        >>> wide_encoding("text".encode("utf-16")), wide_encoding("text".encode("utf-16-be")), wide_encoding(b"text")
+        ('UTF-16', 'UTF-16BE', None)
     """
     for mark, name in _MARKS:
         if head.startswith(mark):

@@ -94,10 +94,11 @@ def whole(path: Path, reading: Reading, reader: Reader) -> Iterator[Piece]:
 def cut(chunks: Iterable[str], group: str = "") -> Iterator[Piece]:
     """A document's pieces; the same however its text comes in.
 
-    >>> [piece.text for piece in cut(["a b", "c"])]
-    ['a bc']
-    >>> [len(piece.text) for piece in cut(["x" * 3000, "\\n", "x" * 5000])]
-    [3001, 4096, 904]
+    Examples:
+        >>> [piece.text for piece in cut(["a b", "c"])]
+        ['a bc']
+        >>> [len(piece.text) for piece in cut(["x" * 3000, "\\n", "x" * 5000])]
+        [3001, 4096, 904]
     """
     rest, first = "", True
     for chunk in chunks:

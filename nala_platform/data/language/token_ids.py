@@ -37,9 +37,10 @@ def byte_widths(tokenizer: Any, size: int) -> np.ndarray | None:
 def ids_tokenizer(size: int, eos: int | None) -> PreTrainedTokenizerFast:
     """A tokenizer whose texts are ids: ``15 2077 3``; what is no id reads as the end of documents, or as 0.
 
-    >>> tokenizer = ids_tokenizer(100, eos=99)
-    >>> tokenizer("15 3 word")["input_ids"], tokenizer.decode([15, 3])
-    ([15, 3, 99], '15 3')
+    Examples:
+        >>> tokenizer = ids_tokenizer(100, eos=99)
+        >>> tokenizer("15 3 word")["input_ids"], tokenizer.decode([15, 3])
+        ([15, 3, 99], '15 3')
     """
     unknown = str(0 if eos is None else eos)
     tokenizer = Tokenizer(models.WordLevel({str(index): index for index in range(size)}, unk_token=unknown))

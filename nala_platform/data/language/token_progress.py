@@ -70,8 +70,10 @@ class Progress:
 
 def _size(count: float) -> str:
     """
-    >>> _size(2_500_000)
-    '2.5 MB'
+
+    Examples:
+        >>> _size(2_500_000)
+        '2.5 MB'
     """
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:

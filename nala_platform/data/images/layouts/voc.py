@@ -19,8 +19,9 @@ AUGMENTED = ("train_aug", "trainaug")  # names of the list, by whom it was made
 def palette_colour(index: int) -> tuple[int, int, int]:
     """The colour of an index in VOC's palette: bit j of red, green, blue, from the highest, is bit 3j, 3j+1, 3j+2.
 
-    >>> palette_colour(1), palette_colour(20)
-    ((128, 0, 0), (0, 64, 128))
+    Examples:
+        >>> palette_colour(1), palette_colour(20)
+        ((128, 0, 0), (0, 64, 128))
     """
     red, green, blue = (sum((index >> (3 * j + channel) & 1) << (7 - j) for j in range(8)) for channel in range(3))
     return red, green, blue

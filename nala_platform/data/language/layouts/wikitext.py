@@ -84,9 +84,10 @@ def articles(text: Iterable[str]) -> Iterator[Piece]:
 
     What stands before the first title belongs to the first document.
 
-    >>> lines = [" \\n", " = A = \\n", " \\n", " b \\n", " = = C = = \\n", " \\n", " = B = \\n", " \\n"]
-    >>> [piece.text for piece in articles(lines) if piece.first]
-    [' \\n = A = \\n \\n b \\n = = C = = \\n \\n', ' = B = \\n \\n']
+    Examples:
+        >>> lines = [" \\n", " = A = \\n", " \\n", " b \\n", " = = C = = \\n", " \\n", " = B = \\n", " \\n"]
+        >>> [piece.text for piece in articles(lines) if piece.first]
+        [' \\n = A = \\n \\n b \\n = = C = = \\n \\n', ' = B = \\n \\n']
     """
     for _, document in groupby(_numbered(text), key=lambda line: line[0]):
         yield from cut(line[start : start + PIECE] for _, line in document for start in range(0, len(line), PIECE))
