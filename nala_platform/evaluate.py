@@ -80,9 +80,10 @@ def _tasks(options: argparse.Namespace) -> Any:
     loaded: dict[str, dict[str, Any]] = {"tasks": {}, "groups": {}, "group_map": {}}
     for name in filter(None, options.tasks.split(",")):
         if Path(name).suffix in (".yaml", ".yml"):
-            name = str(absolute(name))
-            if not Path(name).is_file():
+            path = absolute(name)
+            if not path.is_file():
                 raise UserError(f"no task file {name}")
+            name = str(path)
         elif name not in manager.all_tasks:
             raise UserError(f"lm-eval has no task {name!r}{near(name, manager.all_tasks)} A file's name ends in .yaml")
         for kind, entries in _load(manager, name).items():

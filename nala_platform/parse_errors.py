@@ -81,7 +81,8 @@ def explain(message: str, words: list[str]) -> str:
         return f"{keys} must be given: there is no default"
     value = _meant(_loaded(nested.group(2))) if nested else _given(message, str(path).split(".")[1:])
     if path and value is not None:
-        return f"{path}: {_refused(path, value, message)}"
+        said = _refused(path, value, message)
+        return f"{path} {said}" if said.startswith("is null") else f"{path}: {said}"
     return _loose(message, path)
 
 
@@ -98,6 +99,8 @@ def _refused(path: str, value: str, message: str) -> str:
     if is_class and _NAME.fullmatch(value):
         meant = near(value.strip("'"), _classes(module))
         return f"no class {value}: write its whole path, such as {example}" + meant.removesuffix(".")
+    if wanted and value in ("None", "'null'"):
+        return f"is null: it must be {' or '.join(wanted)}; leave the key away for its default"
     if wanted:
         options = re.findall(r"'([^']*)'", "".join(kind for kind in wanted if kind.startswith("Literal")))
         return f"expected {' or '.join(wanted)}, got {value}" + near(value.strip("'"), options).removesuffix(".")

@@ -148,7 +148,7 @@ def newest(folder: Path) -> tuple[Path | None, dict[str, Any]]:
             complaints.append(str(error))
             _warn(f"nala: warning: {error}; taking the one before it")
     if complaints:
-        raise UserError(f"no whole checkpoint in {folder}: {'; '.join(complaints)}")
+        raise UserError(f"no whole checkpoint in {shown(folder)}: {'; '.join(complaints)}")
     return None, {}
 
 

@@ -17,6 +17,7 @@ import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from nala_platform.errors import UserError, storage_error
+from nala_platform.paths import shown
 from nala_platform.runs.files import replacing
 
 Note = dict[str, Any]
@@ -47,7 +48,7 @@ def save(checkpoint: dict[str, Any], path: Path, note: Note) -> None:
             file.seek(-_COMMENT_LENGTH, io.SEEK_END)
             file.write(len(comment).to_bytes(_COMMENT_LENGTH, "little") + comment)
     except OSError as error:
-        raise storage_error(f"the checkpoint {path}", error) from error
+        raise storage_error(f"the checkpoint {shown(path)}", error) from error
 
 
 class _Hashing:
@@ -88,7 +89,7 @@ def read_note(path: Path) -> Note:
         with zipfile.ZipFile(path) as archive:
             return json.loads(archive.comment or b"{}")
     except (zipfile.BadZipFile, ValueError) as error:
-        raise DamagedError(f"{path} is damaged: it is cut short, or no checkpoint at all") from error
+        raise DamagedError(f"{shown(path)} is damaged: it is cut short, or no checkpoint at all") from error
 
 
 def check(path: Path) -> Note:
@@ -109,7 +110,7 @@ def check(path: Path) -> Note:
             left -= len(data)
     sha256.update(bytes(_COMMENT_LENGTH))
     if sha256.hexdigest() != note["sha256"]:
-        raise DamagedError(f"{path} is damaged: its SHA-256 is not the one that it was written with")
+        raise DamagedError(f"{shown(path)} is damaged: its SHA-256 is not the one that it was written with")
     return note
 
 
@@ -132,4 +133,6 @@ class CheckpointFile(TorchCheckpointIO):
         try:
             return super().load_checkpoint(path, map_location=map_location, weights_only=weights_only)
         except (pickle.UnpicklingError, RuntimeError) as error:
-            raise DamagedError(f"{path} cannot be loaded as a checkpoint: {str(error).splitlines()[0]}") from error
+            raise DamagedError(
+                f"{shown(path)} cannot be loaded as a checkpoint: {str(error).splitlines()[0]}"
+            ) from error

@@ -19,7 +19,7 @@ from nala_platform.data.loader import Sample
 from nala_platform.data.order import Draw, sample_seed, seeded
 from nala_platform.data.problems import Excluded
 from nala_platform.errors import look_up
-from nala_platform.paths import StrPath, shown
+from nala_platform.paths import StrPath, absolute
 
 __all__ = ["Augment", "ImageFolderData", "PartItems", "Pixels"]
 
@@ -102,7 +102,7 @@ class ImageFolderData(DataModule):
         return {
             "data": "labelled pictures",
             "layout": self.layout,
-            "root": shown(self.root),
+            "root": str(absolute(self.root)),
             "labels": self.listing.labels,
             **self.listing.notes,
             "test split": "test" if "test" in parts else "val (there is no test part with classes)",
