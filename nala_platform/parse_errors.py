@@ -21,6 +21,12 @@ from nala_platform.errors import near
 from nala_platform.optim import schedule_refusal
 from nala_platform.runs.moved import renamed
 
+# The keys of `nala fit` at the top, most used first; tests/test_parse_errors.py compares them with the parser's own.
+_TOP = (
+    *("trainer", "model", "data", "checkpoint", "ema", "report", "task", "config", "resume", "reset", "folder", "name"),
+    *("runs_dir", "ckpt_path", "compile", "bad_samples", "max_image_pixels", "seed_everything", "weights_only"),
+    "print_config",
+)
 _PARSER_KEY = re.compile(r'Parser key "([\w.]+)"')
 _NESTED = re.compile(r"Given value: NestedArg\(key='([\w.+]+)', val=(.*)\)")
 _UNKNOWN = (
@@ -180,19 +186,7 @@ def keys_under(parent: str, words: list[str]) -> list[str]:
         ['warmup', 'final']
     """
     if not parent:
-        return [
-            "trainer",
-            "model",
-            "data",
-            "checkpoint",
-            "ema",
-            "report",
-            "task",
-            "name",
-            "runs_dir",
-            "bad_samples",
-            "seed_everything",
-        ]
+        return list(_TOP)
     fixed = {
         "trainer": "lightning.pytorch.Trainer",
         "checkpoint": "nala_platform.callbacks.checkpoint.RunCheckpoint",

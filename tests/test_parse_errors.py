@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from nala_platform import argv
 from nala_platform.errors import UserError
 from nala_platform.experiment import Experiment, run
-from nala_platform.parse_errors import explain
+from nala_platform.parse_errors import explain, keys_under
 from nala_platform.runs.lock import RunLock
 
 
@@ -156,3 +157,9 @@ def test_a_number_in_scientific_notation_is_a_number(tmp_path: Path, capsys: pyt
     with pytest.raises(SystemExit):
         Experiment(argv.expand(["fit", "--task", "seg", "--config", str(mine), "--print_config"]), RunLock())
     assert "lr: 0.001\n" in capsys.readouterr().out
+
+
+def test_near_matches_come_from_the_parser_s_own_keys(zygote, tmp_path: Path):
+    printed = zygote.call(tmp_path, "fit", "--task", "cls", "--print_config").stdout
+    assert {*yaml.safe_load(printed), "config", "print_config"} == set(keys_under("", []))
+    assert "did you mean 'resume'?" in zygote.call(tmp_path, "fit", "--task", "cls", "--resum", "x", code=2).stderr
